@@ -1,0 +1,20 @@
+"""What every test run shares: how Hypothesis searches.
+
+By default each property test draws the same examples in every run, so that a red run is red again
+when it is repeated. `PENSTOCK_EXPLORE=1` draws new ones (Hypothesis prints what reproduces a
+failure). Nothing here may start a broker or touch the network.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "repeatable",
+    deadline=None,  # wall-clock limits fail on a busy machine and tell nothing about the code
+    derandomize=True,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", settings.get_profile("repeatable"), derandomize=False)
+settings.load_profile("explore" if os.environ.get("PENSTOCK_EXPLORE") else "repeatable")
