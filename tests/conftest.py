@@ -1,13 +1,18 @@
-"""What every test run shares: how Hypothesis searches.
+"""What every test run shares: how Hypothesis searches, and the fixtures of `tests/support`.
 
 By default each property test draws the same examples in every run, so that a red run is red again
 when it is repeated. `PENSTOCK_EXPLORE=1` draws new ones (Hypothesis prints what reproduces a
-failure). Nothing here may start a broker or touch the network.
+failure). Nothing here may start a broker or touch the network: the fixtures that do (see
+`tests/support/fixtures.py`) do it for the tests that ask for them by name.
 """
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+pytest.register_assert_rewrite("tests.support")
+pytest_plugins = ["tests.support.fixtures"]
 
 settings.register_profile(
     "repeatable",
