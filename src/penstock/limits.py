@@ -83,7 +83,7 @@ DEFLATE_LEVEL_MAX = 9
 
 # --- storage and memory ------------------------------------------------------------------------
 
-# `written`: how much a power cut may take, in time and in messages; nsqd's disk queue says the same.
+# `written`: how much a power cut may take, in time and in messages; as nsqd's disk queue.
 SYNC_INTERVAL_DEFAULT_MS = 2 * SECOND_MS
 SYNC_MESSAGES_DEFAULT = 2_500
 

@@ -1,7 +1,7 @@
 """The rules for topic and channel names, the same as nsqd's.
 
-A name is 1 to 64 characters of letters, digits, `.`, `_` and `-`, and may end in `#ephemeral`, which
-counts towards the 64. `.` and `..` are legal names: whoever makes a path of one must encode it.
+A name is 1 to 64 characters of letters, digits, `.`, `_` and `-`, and may end in `#ephemeral`,
+which counts towards the 64. `.` and `..` are legal names: who makes a path of one must encode it.
 Pure functions without a cache: a door that sees a name a million times remembers the answer itself.
 """
 
@@ -10,7 +10,9 @@ import re
 from penstock.limits import NAME_CHARS_MAX
 
 EPHEMERAL_SUFFIX = "#ephemeral"
-NAME_RULE = f"1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-', with '{EPHEMERAL_SUFFIX}' at the end or not"
+NAME_RULE = (
+    f"1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-', and '{EPHEMERAL_SUFFIX}' may follow"
+)
 
 # fullmatch, never `$`: a dollar sign would let a trailing newline through.
 _match_text = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?").fullmatch

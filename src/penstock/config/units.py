@@ -1,7 +1,7 @@
 """Durations and sizes as people write them, to numbers and back.
 
-`1m30s` and `250ms` are Go's notation, which nsqd's users know; `64MiB` is a size. Settings, flags and
-nsqd's command line all read through here. Nothing here knows a setting.
+`1m30s` and `250ms` are Go's notation, which nsqd's users know; `64MiB` is a size. Settings, flags
+and nsqd's command line all read through here. Nothing here knows a setting.
 """
 
 import re
@@ -42,7 +42,10 @@ SIZE_HINT = "write 1048576, 512KiB or 64MiB"
 
 
 def parse_duration_ms(text: str) -> int:
-    """Whole milliseconds, rounded up so that what is positive never becomes 0. ValueError if it is none."""
+    """Whole milliseconds, rounded up so that what is positive never becomes 0.
+
+    ValueError, with a hint, if it is none.
+    """
     text = text.strip()
     if text == "0":
         return 0
@@ -69,7 +72,10 @@ def show_duration(ms: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes; a bare number is bytes, K/M/G/T and KiB… are powers of 1024. ValueError if it is none."""
+    """Bytes; a bare number is bytes, K/M/G/T and KiB… are powers of 1024.
+
+    ValueError, with a hint, if it is none.
+    """
     match = _SIZE.fullmatch(text.strip())
     factor = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
