@@ -1,9 +1,9 @@
 """A real broker in a process of its own, for tests: start, stop, kill -9, start again.
 
 The broker is started the way a supervisor would: by its command line, on port 0, with its ports
-read from the start-up lines on stderr. All that it wrote is kept in `log`, which the fixtures print when
-a test fails. It is only ever ended by its process id. Nothing here speaks a protocol (see `wire`),
-and nothing here imports Penstock: what a test sees is what a user of another language sees.
+read from the start-up lines on stderr. All that it wrote is kept in `log`, which the fixtures print
+when a test fails. It is only ever ended by its process id. Nothing here speaks a protocol (see
+`wire`), and nothing here imports Penstock: a test sees what a user of another language sees.
 
     with Broker(tmp_path) as broker:            # python -m penstock nsqd --tcp-address …:0
         peer = Peer(broker.port)
@@ -40,8 +40,8 @@ class Broker:
     """One data directory and, while started, the process that serves it.
 
     `verb` is Penstock's command (`nsqd` or `serve`), `args` go behind its own flags, `env` on top
-    of the environment. `PENSTOCK_VERIFY=1` (the core checks its invariants) is on unless `verify` is
-    False: load and memory tests switch it off.
+    of the environment. `PENSTOCK_VERIFY=1` (the core checks its invariants) is on unless `verify`
+    is False: load and memory tests switch it off.
     """
 
     def __init__(
