@@ -472,7 +472,7 @@ class Settings:
         _PROCESS,
         choice(EventLoop),
         EventLoop.AUTO,
-        "auto takes uvloop where it is installed, else asyncio's own loop.",
+        "Which event loop runs: auto is uvloop where it is installed, else asyncio's own.",
         "uvloop halves the cost of a read and a write",
     )
     shutdown_timeout_ms: int = _set(
