@@ -1,0 +1,1 @@
+"""The source tree's own tests: contracts, documentation that cannot drift, nothing left undone."""

@@ -1,0 +1,71 @@
+"""What users can see is documented, and what is documented exists."""
+
+import re
+from importlib.util import find_spec
+
+import pytest
+
+from penstock.cli import VERBS, ExitCode
+from penstock.config import SETTINGS
+from tests.tidy.documented import CONFIGURATION, documented
+from tests.tidy.tree import ROOT, SOURCE, modules
+
+NSQ = ROOT / "docs" / "nsq.md"
+CLI = ROOT / "docs" / "cli.md"
+
+# Settings that are read and checked, whose doors come later; their documentation says so.
+NOT_USED_YET = {
+    "http_address",
+    "https_address",
+    "broadcast_address",
+    "broadcast_tcp_port",
+    "broadcast_http_port",
+    "lookupd_tcp_addresses",
+}
+
+
+def test_settings_are_documented_as_they_are() -> None:
+    text = CONFIGURATION.read_text("utf-8")
+    assert documented(text) == text, "run `make docs`"
+
+
+def test_no_setting_is_documented_that_does_not_exist() -> None:
+    text = CONFIGURATION.read_text("utf-8")
+    named = set(re.findall(r"^\| `([a-z0-9_]+)` \|", text, re.MULTILINE))
+    named |= {name.lower() for name in re.findall(r"\bPENSTOCK_([A-Z_]+)\b", text)} - {"config"}
+    assert named == SETTINGS.keys() | (named & {"explore", "kills"})
+
+
+@pytest.mark.parametrize("key", sorted(SETTINGS.keys() - NOT_USED_YET))
+def test_a_setting_does_something(key: str) -> None:
+    field = SETTINGS[key].field
+    used = re.compile(rf"\.{field}\b|\"{field}\"|\b{field}_of\(|\.{key}_url\b")
+    config = SOURCE / "config"
+    readers = [path for path in modules() if config not in path.parents and path.name != "nsqd.py"]
+    assert any(used.search(path.read_text("utf-8")) for path in readers), (
+        f"nothing reads the setting {key}"
+    )
+
+
+def test_error_codes_are_documented_and_exist() -> None:
+    source = "\n".join(path.read_text("utf-8") for path in modules() if "sdk" not in path.parts)
+    in_source = set(re.findall(r"[\"']b?(E_[A-Z_]+)", source))
+    in_docs = set(re.findall(r"\bE_[A-Z_]+\b", NSQ.read_text("utf-8")))
+    assert in_source - in_docs == set(), "not in docs/nsq.md"
+    assert in_docs - in_source == set(), "documented, but nothing answers it"
+
+
+def test_verbs_exist_and_are_documented() -> None:
+    text = CLI.read_text("utf-8")
+    for name, verb in VERBS.items():
+        assert find_spec(verb.module), f"VERBS names {verb.module}, which does not exist"
+        assert f"## penstock {name}" in text, f"docs/cli.md has no section on {name}"
+    documented_verbs = set(re.findall(r"^## penstock (\w+)", text, re.MULTILINE))
+    assert documented_verbs == VERBS.keys()
+
+
+def test_exit_codes_are_documented() -> None:
+    text = CLI.read_text("utf-8")
+    assert set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE)) == {
+        str(code.value) for code in ExitCode
+    }
