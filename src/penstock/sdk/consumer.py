@@ -1,0 +1,741 @@
+"""Consuming: one channel over any number of brokers, with one budget of messages in flight.
+
+Each address has a task that keeps one connection to it; each connection has a *link*, which knows
+what is in flight on it. Messages go from the frame scan into one buffer and from there to whoever
+waits: an ``async for``, workers of ``run``, or ``fetch``. Settling goes back through the link, all
+of a turn in one write. No task, future or timer belongs to a message.
+
+Who asks for messages decides when they are done with: ``run`` finishes after its handler returned
+and requeues after an exception, ``async for`` finishes when the next one is asked for
+(``auto_finish``).
+
+Where brokers are found is not decided here: ``set_addresses`` says which ones to consume from, at
+any time, and lookup discovery calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from penstock.limits import MSG_TIMEOUT_DEFAULT_MS, RDY_COUNT_MAX
+from penstock.names import NAME_RULE, is_valid_name
+from penstock.protocol import nsq_client as wire
+from penstock.sdk.backoff import Backoff, delay
+from penstock.sdk.connection import PERMANENT_CODES, Connection, connect, report_bug
+from penstock.sdk.credit import grants, shares
+from penstock.sdk.errors import BrokerUnreachable, ClientClosed, MessageInvalid, Refused
+from penstock.sdk.message import Message
+from penstock.sdk.options import Address, ClientOptions, ConsumerOptions
+
+log = logging.getLogger("penstock.sdk")
+
+Handler = Callable[[Message], Awaitable[None]]
+
+# A loop body that never awaits gives the event loop a turn this often: heartbeats, settles, others.
+TURN_EVERY = 0.02
+# A connection that lasted so long was a success; the next loss begins with the shortest wait again.
+STABLE_AFTER = 5.0
+# With auto_touch a message is touched at the latest after two of so many parts of its timeout.
+TOUCHES_PER_TIMEOUT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """What a consumer has done and still holds."""
+
+    received: int
+    finished: int
+    requeued: int
+    touched: int
+    # Settled too late: the connection was gone, or the message had been delivered anew. They come
+    # again.
+    stale: int
+    # FIN, REQ and TOUCH that the broker refused, mostly since the message had timed out.
+    refused: int
+    buffered: int
+    in_flight: int
+    connects: int
+    connected: tuple[Address, ...]
+
+
+class Consumer:
+    """Made by ``Client.consumer``; use it with ``async with``."""
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        addresses: Sequence[Address],
+        client: ClientOptions,
+        options: ConsumerOptions,
+    ) -> None:
+        for what, name in (("topic", topic), ("channel", channel)):
+            if not is_valid_name(name):
+                raise MessageInvalid(f"{what} {name!r} is not a name; a name is {NAME_RULE}")
+        self.topic = topic
+        self.channel = channel
+        self._wanted = tuple(dict.fromkeys(addresses))
+        self._client = client
+        self._options = options
+        self._random = Random()
+        self._keepers: dict[Address, asyncio.Task[None]] = {}
+        self._links: list[_Link] = []
+        self._buffer: deque[Message] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._iterations: dict[asyncio.Task[object] | None, Iteration] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._turn_at = 0.0
+        self._turn = 0  # whose turn it is when credit does not divide
+        self._owed = False  # a raise of credit waits for another connection to settle
+        self._timers: list[asyncio.TimerHandle] = []
+        self._drained: asyncio.Future[None] | None = None
+        self._failure: Refused | None = None
+        self._started = False
+        self._stopping = False
+        self._stopped: asyncio.Task[None] | None = None
+        self._received = self._finished = self._requeued = self._touched = 0
+        self._stale = self._refused = self._connects = 0
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and subscribe; raises if no address could be subscribed at.
+
+        Addresses that could not be reached while another could are tried again in the background.
+        """
+        if self._stopping:
+            raise ClientClosed("this consumer was stopped; make a new one")
+        if self._started:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._turn_at = self._loop.time()
+        outcomes = await asyncio.gather(
+            *(self._connect(address) for address in self._wanted), return_exceptions=True
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        hopeless = [failure for failure in failures if not _may_pass(failure)]
+        if hopeless or len(failures) == len(outcomes):
+            await asyncio.gather(*(link.close() for link in list(self._links)))
+            if hopeless:
+                raise hopeless[0]
+            if len(failures) == 1:
+                raise failures[0]
+            raise BrokerUnreachable("; ".join(map(str, failures)))
+        self._started = True
+        for address, outcome in zip(self._wanted, outcomes):
+            self._keep(address, outcome if isinstance(outcome, _Link) else None)
+        self._later(self._options.rotate_interval, self._rotate)
+        if self._options.auto_touch:
+            self._later(self._touch_interval(), self._touch_all, frozenset())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        seconds = 0 if error is not None else None
+        self.request_stop(seconds)
+        # A loop was left with a message in hand: it was not worked through, so it goes back.
+        for iteration in self._iterations.values():
+            iteration.give_back()
+        self._iterations.clear()
+        await self.stop(seconds)
+
+    async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - a drain's budget
+        """Drain: take no more, give back what nobody began, wait for what is in hand, disconnect.
+
+        Iterations and ``run`` end. What is still in hand after ``timeout`` seconds (drain_timeout,
+        if None) is delivered again by the broker. Called from within the loop or handler itself it
+        only begins all that, since the caller's own message is part of what is waited for.
+        """
+        self.request_stop(timeout)
+        task = asyncio.current_task()
+        if self._stopped is not None and task not in self._workers and task not in self._iterations:
+            await asyncio.shield(self._stopped)
+
+    def request_stop(self, timeout: float | None = None) -> None:
+        """Begin to stop; returns at once. For signal handlers (``loop.add_signal_handler``)."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._started:
+            # First of all, or the broker would send to us again what is now given back.
+            for link in self._links:
+                link.begin_close()
+            seconds = self._options.drain_timeout if timeout is None else timeout
+            self._stopped = self._loop.create_task(self._stop(seconds))
+            self._stopped.add_done_callback(report_bug)
+
+    async def _stop(self, seconds: float) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for keeper in self._keepers.values():
+            keeper.cancel()
+        self._give_back(self._buffer)
+        self._buffer.clear()
+        self._wake_all()
+        left = await self._drain(seconds)
+        if left:
+            log.warning(
+                "stopped consuming %s/%s with %d messages in hand; the broker delivers them again",
+                self.topic,
+                self.channel,
+                left,
+            )
+        await asyncio.gather(*(link.close() for link in list(self._links)))
+        if self._keepers:
+            await asyncio.wait(self._keepers.values())
+
+    async def _drain(self, seconds: float) -> int:
+        """Waits until nothing is in hand; how many messages still are."""
+        if self._in_flight() and seconds > 0:
+            log.info("waiting up to %g s for %d messages in hand", seconds, self._in_flight())
+            self._drained = self._loop.create_future()
+            await asyncio.wait((self._drained,), timeout=seconds)
+        return self._in_flight()
+
+    @property
+    def auto_finish(self) -> bool:
+        """Whether an iteration finishes a message when the next one is asked for."""
+        return self._options.auto_finish
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was stopped."""
+        return self._stopping
+
+    def statistics(self) -> ConsumerStatistics:
+        """Counts since the start, and what is held now."""
+        return ConsumerStatistics(
+            received=self._received,
+            finished=self._finished,
+            requeued=self._requeued,
+            touched=self._touched,
+            stale=self._stale,
+            refused=self._refused,
+            buffered=len(self._buffer),
+            in_flight=self._in_flight(),
+            connects=self._connects,
+            connected=tuple(link.address for link in self._links),
+        )
+
+    # --- taking messages -------------------------------------------------------------------------
+
+    def __aiter__(self) -> Iteration:
+        """Each task has an iteration of its own, so that none finishes another's message."""
+        task = asyncio.current_task()
+        for ended in [other for other in self._iterations if other is not None and other.done()]:
+            self._iterations.pop(ended).give_back()
+        iteration = self._iterations.get(task)
+        if iteration is None:
+            iteration = self._iterations[task] = Iteration(self)
+        return iteration
+
+    def end_iteration(self, iteration: Iteration) -> None:
+        """It came to its end."""
+        for task in [task for task, other in self._iterations.items() if other is iteration]:
+            del self._iterations[task]
+
+    async def next_message(self) -> Message | None:
+        """The next message, for the program to settle; None when the consumer has stopped."""
+        if not self._buffer or self._loop.time() - self._turn_at > TURN_EVERY:
+            await self._wait_for_messages()
+        return self._buffer.popleft() if self._buffer else None
+
+    async def fetch(self, max_messages: int, wait: float | None = None) -> list[Message]:
+        """Up to so many messages at once, for the program to settle.
+
+        Waits for the first one; the list is empty after ``wait`` seconds and when the consumer has
+        stopped.
+        """
+        if not self._buffer or self._loop.time() - self._turn_at > TURN_EVERY:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._wait_for_messages()
+            except TimeoutError:
+                return []
+        buffer = self._buffer
+        if len(buffer) <= max_messages:
+            messages = list(buffer)
+            buffer.clear()
+            return messages
+        return [buffer.popleft() for _ in range(max_messages)]
+
+    async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Give each message to ``await handler(message)``, up to ``concurrency`` at once.
+
+        A message that the handler has not settled is finished when it returns and requeued, later
+        and later, when it raises. Returns when the consumer is stopped.
+        """
+        if concurrency < 1:
+            raise MessageInvalid(f"concurrency is at least 1, not {concurrency}")
+        self._check_started()
+        workers = {self._loop.create_task(self._work(handler)) for _ in range(concurrency)}
+        self._workers |= workers
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.wait(workers)
+            self._workers -= workers
+
+    async def _work(self, handler: Handler) -> None:
+        while True:
+            message = await self.next_message()
+            if message is None:
+                return
+            try:
+                await handler(message)
+            except Exception as error:
+                if not message.settled:
+                    log.warning(
+                        "the handler of %s/%s failed at attempt %d of message %s; it is requeued",
+                        self.topic,
+                        self.channel,
+                        message.attempts,
+                        message.id,
+                        exc_info=error,
+                    )
+                    message.requeue()
+            except BaseException:
+                if not message.settled:
+                    message.requeue(0)
+                raise
+            else:
+                if not message.settled:
+                    message.finish()
+
+    async def _wait_for_messages(self) -> None:
+        """Gives the loop a turn; returns when there is a message, or none will come any more."""
+        self._check_started()
+        if self._buffer:
+            await asyncio.sleep(0)
+        while not self._buffer and not self._stopping:
+            if self._failure is not None:
+                raise self._failure
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake(1)  # it was this one's call; somebody else takes it
+                raise
+        self._turn_at = self._loop.time()
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise ClientClosed("this consumer was not started; use `async with` or call start()")
+
+    def _wake(self, count: int) -> None:
+        waiters = self._waiters
+        while count and waiters:
+            waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    def _wake_all(self) -> None:
+        self._wake(len(self._waiters))
+
+    # --- addresses and connections ---------------------------------------------------------------
+
+    def set_addresses(self, addresses: Iterable[Address]) -> None:
+        """Consume from these brokers from now on: connects to new ones, drains those not named."""
+        self._check_started()
+        if self._stopping:
+            return
+        self._wanted = tuple(dict.fromkeys(addresses))
+        for address in self._keepers.keys() - set(self._wanted):
+            self._keepers.pop(address).cancel()
+            for link in self._links:
+                if link.address == address:
+                    link.begin_close()
+                    self._drop_buffered(link, give_back=True)
+                    retiring = self._loop.create_task(self._retire(link))
+                    retiring.add_done_callback(self._retiring.discard)
+                    self._retiring.add(retiring)
+        for address in self._wanted:
+            if address not in self._keepers:
+                self._keep(address, None)
+        self._share()
+
+    async def _retire(self, link: _Link) -> None:
+        """A connection whose address is not wanted any more ends when nothing is in hand on it."""
+        try:
+            async with asyncio.timeout(self._options.drain_timeout):
+                await link.wait_until_empty()
+        except TimeoutError:
+            log.warning("left %s with %d messages in hand", link.address, len(link.in_flight))
+        await link.close()
+
+    def _keep(self, address: Address, link: _Link | None) -> None:
+        keeper = self._loop.create_task(self._keep_connected(address, link))
+        keeper.add_done_callback(report_bug)
+        self._keepers[address] = keeper
+
+    async def _keep_connected(self, address: Address, link: _Link | None) -> None:
+        """One address's connection, for as long as the address is wanted."""
+        backoff = Backoff(self._client.reconnect_delay, self._client.reconnect_delay_max)
+        while True:
+            if link is not None:
+                connected_at = self._loop.time()
+                await link.lost
+                if self._stopping or link.closing:
+                    return
+                if self._loop.time() - connected_at > STABLE_AFTER:
+                    backoff.reset()
+                link = None
+                await asyncio.sleep(backoff.next_delay())
+            try:
+                link = await self._connect(address)
+            except (BrokerUnreachable, Refused) as error:
+                if isinstance(error, Refused) and not _may_pass(error):
+                    self._fail(error)
+                    return
+                log.warning("%s", error)
+                await asyncio.sleep(backoff.next_delay())
+
+    async def _connect(self, address: Address) -> _Link:
+        link = _Link(self, address)
+        identity: dict[str, wire.Scalar] = {}
+        if self._options.msg_timeout is not None:
+            identity["msg_timeout"] = round(self._options.msg_timeout * 1000)
+        if self._options.sample_rate:
+            identity["sample_rate"] = self._options.sample_rate
+        link.attach(
+            await connect(
+                address,
+                self._client,
+                link,
+                partial(Message, link),
+                identity=identity,
+                greeting=(wire.encode_sub(self.topic, self.channel),),
+            )
+        )
+        self._connects += 1
+        self._links.append(link)
+        self._share()
+        return link
+
+    def _fail(self, error: Refused) -> None:
+        """No attempt can help: whoever iterates is told."""
+        self._failure = error
+        self._wake_all()
+
+    # --- credit ----------------------------------------------------------------------------------
+
+    def _share(self) -> None:
+        """Tell each connection its part of max_in_flight, as far as it is free."""
+        links = [link for link in self._links if not link.closing]
+        closing = sum(len(link.in_flight) for link in self._links if link.closing)
+        total = max(0, self._options.max_in_flight - closing)
+        targets = shares(total, [link.rdy_max for link in links], self._turn)
+        granted = grants(
+            total, targets, [link.rdy for link in links], [len(link.in_flight) for link in links]
+        )
+        self._owed = granted != targets or total < self._options.max_in_flight
+        for link, rdy in zip(links, granted):
+            link.set_rdy(rdy)
+
+    def _rotate(self) -> None:
+        if len(self._links) > 1:
+            self._turn = (self._turn + self._options.max_in_flight) % len(self._links)
+            self._share()
+        self._later(self._options.rotate_interval, self._rotate)
+
+    # --- what links call -------------------------------------------------------------------------
+
+    def take(self, link: _Link, messages: list[Message]) -> None:
+        """Messages have come."""
+        self._received += len(messages)
+        if link.closing:
+            self._give_back(messages)
+            return
+        self._buffer.extend(messages)
+        if self._waiters:
+            self._wake(len(messages))
+
+    def settled(self, count: int, requeued: int) -> None:
+        """A turn's FIN and REQ have been written."""
+        self._finished += count - requeued
+        self._requeued += requeued
+        if self._owed:
+            self._share()
+        if self._drained is not None and not self._drained.done() and not self._in_flight():
+            self._drained.set_result(None)
+
+    def stale(self, count: int = 1) -> None:
+        """A message could not be settled."""
+        self._stale += count
+
+    def refused(self, code: str, explanation: str) -> None:
+        """The broker refused a FIN, REQ or TOUCH, or is about to close."""
+        self._refused += 1
+        log.warning("%s/%s: the broker answered %s %s", self.topic, self.channel, code, explanation)
+
+    def lost(self, link: _Link, reason: str) -> None:
+        """A connection has ended; what was in flight on it comes again, here or elsewhere."""
+        if link not in self._links:
+            return
+        self._links.remove(link)
+        self._drop_buffered(link, give_back=False)
+        if not self._stopping:
+            if not link.closing:
+                log.warning("lost the connection to %s: %s; reconnecting", link.address, reason)
+            self._share()
+        if self._drained is not None and not self._drained.done() and not self._in_flight():
+            self._drained.set_result(None)
+
+    def replaced(self, messages: list[Message]) -> None:
+        """Timed out before anybody asked for them, and delivered anew: the old copies go."""
+        gone = set(map(id, messages))
+        self._buffer = deque(message for message in self._buffer if id(message) not in gone)
+
+    def retry_delay_ms(self, attempts: int) -> int:
+        """Doubling with each attempt, with jitter."""
+        options = self._options
+        if not options.retry_delay:
+            return 0
+        seconds = delay(options.retry_delay, options.retry_delay_max, attempts)
+        return round(seconds * self._random.uniform(0.75, 1.0) * 1000)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _in_flight(self) -> int:
+        return sum(len(link.in_flight) for link in self._links)
+
+    def _give_back(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if not message.settled:
+                message.requeue(0)
+
+    def _drop_buffered(self, link: _Link, *, give_back: bool) -> None:
+        owned = set(map(id, link.in_flight.values()))
+        theirs = [message for message in self._buffer if id(message) in owned]
+        if theirs:
+            self._buffer = deque(message for message in self._buffer if id(message) not in owned)
+            if give_back:
+                self._give_back(theirs)
+            else:
+                self._stale += len(theirs)
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
+        self._timers = [timer for timer in self._timers if timer.when() > self._loop.time()]
+        self._timers.append(self._loop.call_later(seconds, call, *arguments))
+
+    def _touch_interval(self) -> float:
+        timeouts = [link.msg_timeout_ms for link in self._links] or [MSG_TIMEOUT_DEFAULT_MS]
+        return min(timeouts) / 1000 / TOUCHES_PER_TIMEOUT
+
+    def _touch_all(self, seen: frozenset[bytes]) -> None:
+        """Touch what was already in flight at the last round."""
+        now: list[bytes] = []
+        for link in self._links:
+            for raw_id, message in link.in_flight.items():
+                now.append(raw_id)
+                if raw_id in seen:
+                    link.extend(message)
+        self._later(self._touch_interval(), self._touch_all, frozenset(now))
+
+
+class Iteration:
+    """One task's ``async for``; with auto_finish, asking for a message finishes the one before."""
+
+    __slots__ = ("_consumer", "_auto_finish", "_in_hand")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._auto_finish = consumer.auto_finish
+        self._in_hand: Message | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        in_hand = self._in_hand
+        if in_hand is not None:
+            self._in_hand = None
+            if not in_hand.settled:
+                in_hand.finish()
+        message = await self._consumer.next_message()
+        if message is None:
+            self._consumer.end_iteration(self)
+            raise StopAsyncIteration
+        if self._auto_finish:
+            self._in_hand = message
+        return message
+
+    def give_back(self) -> None:
+        """The loop was left: what it had in hand was not worked through."""
+        if self._in_hand is not None and not self._in_hand.settled:
+            self._in_hand.requeue(0)
+        self._in_hand = None
+
+
+def _may_pass(failure: BaseException) -> bool:
+    """Whether another attempt at the same address can succeed."""
+    if isinstance(failure, Refused):
+        return failure.code not in PERMANENT_CODES
+    return isinstance(failure, BrokerUnreachable)
+
+
+class _Link:
+    """One connection of a consumer: its credit, what is in flight on it, what goes out."""
+
+    __slots__ = (
+        "topic", "channel", "address", "in_flight", "rdy", "rdy_max", "msg_timeout_ms", "closing",
+        "lost", "_empty", "_consumer", "_connection", "_loop", "_commands", "_requeued", "_settled",
+        "_close_wait",
+    )  # fmt: skip
+
+    def __init__(self, consumer: Consumer, address: Address) -> None:
+        self.topic = consumer.topic
+        self.channel = consumer.channel
+        self.address = address
+        self.in_flight: dict[bytes, Message] = {}
+        self.rdy = 0
+        self.rdy_max = RDY_COUNT_MAX
+        self.msg_timeout_ms = MSG_TIMEOUT_DEFAULT_MS
+        self.closing = False
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self._empty: asyncio.Future[None] | None = None
+        self._close_wait: asyncio.Future[None] = self._loop.create_future()
+        self._consumer = consumer
+        self._connection: Connection[Message] | None = None
+        self._commands: list[bytes] = []
+        self._settled = 0
+        self._requeued = 0
+
+    def attach(self, connection: Connection[Message]) -> None:
+        """The connection is open and subscribed."""
+        self._connection = connection
+        rdy_max = connection.facts.get("max_rdy_count")
+        if isinstance(rdy_max, int) and rdy_max > 0:
+            self.rdy_max = rdy_max
+        msg_timeout_ms = connection.facts.get("msg_timeout")
+        if isinstance(msg_timeout_ms, int) and msg_timeout_ms > 0:
+            self.msg_timeout_ms = msg_timeout_ms
+
+    # --- for the consumer ------------------------------------------------------------------------
+
+    def set_rdy(self, rdy: int) -> None:
+        """Tell the broker, if it is another number than before."""
+        if rdy != self.rdy and self._connection is not None:
+            self.rdy = rdy
+            self._send(wire.encode_rdy(rdy))
+
+    def begin_close(self) -> None:
+        """Ask the broker to send nothing more; what is in flight can still be settled."""
+        if not self.closing:
+            self.closing = True
+            self.rdy = 0
+            self._send(wire.CLS)
+
+    async def wait_until_empty(self) -> None:
+        """Until all that is in flight was settled, or the connection is gone."""
+        if self.in_flight:
+            self._empty = self._loop.create_future()
+            await self._empty
+
+    def _check_empty(self) -> None:
+        if self._empty is not None and not self._empty.done() and not self.in_flight:
+            self._empty.set_result(None)
+
+    async def close(self) -> None:
+        """Disconnect, once the broker has said that it sends nothing more."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._flush()
+        await asyncio.wait(
+            (self._close_wait, self.lost), timeout=1, return_when=asyncio.FIRST_COMPLETED
+        )
+        self._flush()
+        await connection.close()
+
+    # --- for messages ----------------------------------------------------------------------------
+
+    def settle(self, message: Message, command: bytes) -> bool:
+        if self.in_flight.get(message.raw_id) is not message:
+            self._consumer.stale()
+            return False
+        del self.in_flight[message.raw_id]
+        commands = self._commands
+        if not commands:
+            self._loop.call_soon(self._flush)
+        commands.append(command)
+        self._settled += 1
+        if command[0] == 82:  # R of REQ
+            self._requeued += 1
+        return True
+
+    def extend(self, message: Message) -> bool:
+        if self.in_flight.get(message.raw_id) is not message:
+            return False
+        self._send(wire.encode_touch(message.raw_id))
+        return True
+
+    def retry_delay_ms(self, attempts: int) -> int:
+        return self._consumer.retry_delay_ms(attempts)
+
+    def _send(self, command: bytes) -> None:
+        if not self._commands:
+            self._loop.call_soon(self._flush)
+        self._commands.append(command)
+
+    def _flush(self) -> None:
+        """All commands of this turn in one write."""
+        if self._commands:
+            assert self._connection is not None
+            self._connection.write(b"".join(self._commands))
+            self._commands.clear()
+        if self._settled:
+            settled, requeued = self._settled, self._requeued
+            self._settled = self._requeued = 0
+            self._consumer.settled(settled, requeued)
+            self._check_empty()
+
+    # --- for the connection ----------------------------------------------------------------------
+
+    def on_messages(self, messages: list[Message]) -> None:
+        in_flight = self.in_flight
+        fresh = {message.raw_id: message for message in messages}
+        if not in_flight.keys().isdisjoint(fresh):
+            self._consumer.replaced([in_flight[i] for i in fresh.keys() & in_flight.keys()])
+        in_flight.update(fresh)
+        self._consumer.take(self, messages)
+
+    def on_answer(self, data: bytes) -> None:
+        if data == wire.CLOSE_WAIT and not self._close_wait.done():
+            self._close_wait.set_result(None)
+
+    def on_error(self, code: str, explanation: str) -> None:
+        self._consumer.refused(code, explanation)
+
+    def on_writable(self, writable: bool) -> None:
+        """Settles are small and belong to messages that credit has bounded."""
+
+    def on_lost(self, reason: str) -> None:
+        self._commands.clear()
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._consumer.lost(self, reason)
+        self.in_flight.clear()
+        self._check_empty()
