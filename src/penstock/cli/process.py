@@ -1,0 +1,77 @@
+"""The broker as a process: event loop, open files, signals. `serve` and `nsqd` both run it.
+
+Starts a server, tells the caller when it listens, and stops it at the first SIGINT or SIGTERM. A
+second signal ends the process at once, as if it had been killed: nothing that was answered is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.config import EventLoop, Settings
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.runtime.server import Server
+
+log = logging.getLogger(__name__)
+
+
+def run_broker(settings: Settings, on_listening: Callable[[Server], None]) -> None:
+    """Run until a signal; returns after a clean stop, raises what kept it from starting."""
+    raise_open_files_limit()
+    with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
+        runner.run(_serve(settings, on_listening))
+
+
+async def _serve(settings: Settings, on_listening: Callable[[Server], None]) -> None:
+    from penstock.runtime.server import Server  # noqa: PLC0415  --help and --version need no broker
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server(settings)
+    await server.start()
+    try:
+        on_listening(server)
+        await stopping.wait()
+        log.info("stopping; a second signal ends the process at once")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        await server.stop()
+
+
+def loop_factory(choice: EventLoop) -> Callable[[], AbstractEventLoop]:
+    """uvloop's loop where it is wanted and installed, else asyncio's, saying so."""
+    if choice is EventLoop.ASYNCIO:
+        return asyncio.new_event_loop
+    try:
+        import uvloop  # noqa: PLC0415  optional, and slow to import for who does not serve
+    except ImportError as error:
+        if choice is EventLoop.UVLOOP:
+            raise ConfigError(
+                "event_loop is uvloop, but uvloop is not installed here; "
+                "install it (pip install uvloop) or set event_loop to auto."
+            ) from error
+        log.warning("uvloop is not installed: asyncio's own loop serves, at about half the speed")
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def raise_open_files_limit() -> None:
+    """As many open files as the system lets us have: each connection is one."""
+    try:
+        import resource  # noqa: PLC0415  does not exist on Windows
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
