@@ -383,7 +383,9 @@ class Producer:
         """The oldest batch on the wire is safe."""
         batch = self._outbox.answered() if data == wire.OK else None
         if batch is None:
-            log.warning("the broker answered %r, which was not asked for", data[:80])
+            # Answers belong to commands by their order alone, so nothing behind it can be trusted.
+            if self._connection is not None:
+                self._connection.abort(f"the broker answered {data[:80]!r} out of turn")
             return
         self._published += len(batch.bodies)
         self._backoff.reset()

@@ -8,12 +8,13 @@ tested against one in ``tests/integration``.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Self
 
 from penstock.sdk.compression import Codec, new_codec
@@ -253,3 +254,13 @@ class Session(asyncio.Protocol):
             frames.append(message_frame(number, body, attempts))
         if frames:
             self.send(b"".join(frames))
+
+
+def in_loop(test: Callable[..., Coroutine[object, object, None]]) -> Callable[..., None]:
+    """A test that is a coroutine, in a loop of its own that complains about what is forgotten."""
+
+    @functools.wraps(test)
+    def run(*arguments: object, **keywords: object) -> None:
+        asyncio.run(test(*arguments, **keywords), debug=True)
+
+    return run
