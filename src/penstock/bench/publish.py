@@ -8,7 +8,6 @@ and its time counts from there, however late it really left. Coordinated omissio
 from __future__ import annotations
 
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
+from penstock.bench.dialect import Dialect, Line, NsqLine
 from penstock.bench.fleet import Outcome
 from penstock.bench.histogram import Histogram
-from penstock.bench.link import SILENCE_S, Address, open_link, receive
-from penstock.bench.wire import OK_FRAME, BenchError, body_of, command_of, count_ok
+from penstock.bench.link import SILENCE_S, Address, receive
+from penstock.bench.wire import BenchError, body_of
 from penstock.protocol.nsq_client import encode_pub
 
 ANSWER_BYTES_MAX = 65_536
@@ -37,6 +37,7 @@ class PublishLoad:
     per_command: int
     body_bytes: int
     commands: int
+    dialect: Dialect = NsqLine
 
     def open(self) -> ClosedLoopPublishing:
         """Connect and build the commands."""
@@ -49,20 +50,14 @@ class ClosedLoopPublishing:
     def __init__(self, load: PublishLoad) -> None:
         self._per_command = load.per_command
         self._latency = Histogram()
-        body = body_of(load.body_bytes)
-        one_each = [command_of(topic, body, load.per_command) for topic in load.topics]
-        share, more = divmod(load.commands, load.connections)
-        self._publishers = [
-            _Publisher(
-                open_link(load.address),
-                _Commands(one_each, first=number * share),
-                left=share + (number < more),
-                inflight=load.inflight,
-                latency=self._latency,
-            )
-            for number in range(load.connections)
-        ]
         self._commands = load.commands
+        share, more = divmod(load.commands, load.connections)
+        self._publishers = []
+        for number in range(load.connections):
+            left = share + (number < more)
+            line = load.dialect(load.address, load.per_command)
+            commands = _Commands(_commands_of(load, line, first=number * share, count=left))
+            self._publishers.append(_Publisher(line, commands, left, load.inflight, self._latency))
 
     def run(self) -> Outcome:
         """Publish all of it; every command is answered."""
@@ -94,12 +89,22 @@ class ClosedLoopPublishing:
         )
 
 
-class _Commands:
-    """The next ``count`` commands as bytes: one prebuilt command repeated, or topics in turn."""
+def _commands_of(load: PublishLoad, line: Line, *, first: int, count: int) -> list[bytes]:
+    """The connection's share of the topics, from its first on; no more than it will use."""
+    body = body_of(load.body_bytes)
+    topics = load.topics
+    return [
+        line.command(topics[(first + number) % len(topics)], body, load.per_command)
+        for number in range(max(1, min(len(topics), count)))
+    ]
 
-    def __init__(self, one_each: list[bytes], *, first: int) -> None:
+
+class _Commands:
+    """The next ``count`` commands as bytes: one prebuilt command repeated, or all in turn."""
+
+    def __init__(self, one_each: list[bytes]) -> None:
         self._one_each = one_each
-        self._next = first % len(one_each)
+        self._next = 0
         self._row = b""
 
     def take(self, count: int) -> memoryview:
@@ -122,26 +127,20 @@ class _Publisher:
 
     __slots__ = (
         "link", "watched_for_room",
-        "_commands", "_left", "_inflight", "_latency", "_sent", "_tail", "_rest",
+        "_line", "_commands", "_left", "_inflight", "_latency", "_sent", "_rest",
     )  # fmt: skip
 
     def __init__(
-        self,
-        link: socket.socket,
-        commands: _Commands,
-        *,
-        left: int,
-        inflight: int,
-        latency: Histogram,
+        self, line: Line, commands: _Commands, left: int, inflight: int, latency: Histogram
     ) -> None:
-        self.link = link
+        self.link = line.link
         self.watched_for_room = False
+        self._line = line
         self._commands = commands
         self._left = left
         self._inflight = inflight
         self._latency = latency
         self._sent: deque[list[int]] = deque()  # [sent at, commands not answered yet]
-        self._tail = b""  # an answer that is not all here
         self._rest = memoryview(b"")  # commands that the socket did not take yet
 
     def start(self) -> bool:
@@ -153,9 +152,7 @@ class _Publisher:
 
     def on_answers(self) -> bool:
         """Count what was answered and send as many anew; whether all is done."""
-        answers = self._tail + receive(self.link, ANSWER_BYTES_MAX)
-        answered = count = count_ok(answers)
-        self._tail = answers[count * len(OK_FRAME) :]
+        answered = count = self._line.feed(receive(self.link, ANSWER_BYTES_MAX))
         now_ns = time.monotonic_ns()
         sent = self._sent
         while count:
@@ -221,15 +218,16 @@ class OpenLoopPublishing:
 
     def __init__(self, load: ScheduledPublishLoad) -> None:
         self._load = load
-        self._links = [open_link(load.address) for _ in range(load.connections)]
+        self._lines = [NsqLine(load.address, 1) for _ in range(load.connections)]
+        self._links = [line.link for line in self._lines]
         rest = body_of(load.body_bytes)[DUE_AT.size :]
         bodies = [encode_pub(topic, bytes(DUE_AT.size) + rest) for topic in load.topics]
         cut = len(rest) + DUE_AT.size
         self._heads = [command[:-cut] for command in bodies]
         self._rest = rest
         self._due: dict[int, deque[int]] = {link.fileno(): deque() for link in self._links}
-        self._tails = dict.fromkeys(self._due, b"")
-        self._answered = Histogram()
+        self._by_fileno = {line.link.fileno(): line for line in self._lines}
+        self._latency = Histogram()
         self._lag = Histogram()
 
     def run(self) -> Outcome:
@@ -265,7 +263,7 @@ class OpenLoopPublishing:
             self._load.messages,
             started_at_ns,
             time.monotonic_ns(),
-            self._answered,
+            self._latency,
             self._lag.in_ms("generator_lag"),
         )
 
@@ -279,15 +277,13 @@ class OpenLoopPublishing:
         ready, _, _ = select.select(self._links, (), (), wait_s)
         for link in ready:
             fileno = link.fileno()
-            answers = self._tails[fileno] + receive(link, ANSWER_BYTES_MAX)
-            count = count_ok(answers)
-            self._tails[fileno] = answers[count * len(OK_FRAME) :]
+            count = self._by_fileno[fileno].feed(receive(link, ANSWER_BYTES_MAX))
             now_ns = time.monotonic_ns()
             due = self._due[fileno]
             if count > len(due):
                 raise BenchError("the broker sent more answers than there were commands")
             for _ in range(count):
-                self._answered.record(now_ns - due.popleft())
+                self._latency.record(now_ns - due.popleft())
         return bool(ready)
 
 

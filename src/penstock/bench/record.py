@@ -51,8 +51,7 @@ class Record:
         return json.dumps(
             {
                 "bench": self.bench.name,
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                **_machine(),
+                **machine(),
                 "params": dict(self.bench.params),
                 "median": self.median(),
                 "targets": [_as_json(target, value) for target, value in self.judged()],
@@ -78,8 +77,10 @@ def _as_json(target: Target, value: float | None) -> dict[str, str | float | boo
 
 
 @cache
-def _machine() -> dict[str, str | int]:
+def machine() -> dict[str, str | int]:
+    """What it ran on, as far as it explains a figure."""
     return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "penstock": __version__,
         "revision": _revision(),
         "python": platform.python_version(),
