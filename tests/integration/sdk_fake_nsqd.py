@@ -264,3 +264,9 @@ def in_loop(test: Callable[..., Coroutine[object, object, None]]) -> Callable[..
         asyncio.run(test(*arguments, **keywords), debug=True)
 
     return run
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    """Gives the client turns until it has noticed; for states that no event of the broker marks."""
+    while not condition():  # noqa: ASYNC110 - the client under test has no event for a test to wait on
+        await asyncio.sleep(0.001)

@@ -18,7 +18,7 @@ from penstock import (
     PublishRefused,
     PublishTimeout,
 )
-from tests.integration.sdk_fake_nsqd import FakeNsqd, Session, frame, in_loop
+from tests.integration.sdk_fake_nsqd import FakeNsqd, Session, frame, in_loop, turns_until
 
 
 def client(*brokers: FakeNsqd) -> Client:
@@ -328,8 +328,7 @@ async def test_no_broker_at_the_start() -> None:
 async def test_no_broker_for_too_long_tells_why() -> None:
     async with FakeNsqd() as broker, client(broker).producer(publish_timeout=0.2) as producer:
         await broker.stop()
-        while producer.statistics().address is not None:
-            await asyncio.sleep(0)
+        await turns_until(lambda: producer.statistics().address is None)
         with pytest.raises(PublishTimeout, match=rf"could not be sent .*{broker.port}") as caught:
             await producer.publish("t", b"x")
         assert (caught.value.not_kept, caught.value.unknown) == (1, 0)
