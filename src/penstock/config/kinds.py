@@ -38,6 +38,10 @@ class TlsRequired(StrEnum):
     YES = "true"
     TCP_HTTPS = "tcp-https"
 
+    def __bool__(self) -> bool:
+        # a text is true unless it is empty, and "false" must not be
+        return self is not TlsRequired.NO
+
 
 class TlsClientAuth(StrEnum):
     """What is asked of a client's certificate."""

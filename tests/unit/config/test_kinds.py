@@ -87,3 +87,7 @@ def test_an_address_shows_as_it_is_written() -> None:
         "[::]:2",
         ":3",
     ]
+
+
+def test_tls_required_is_true_unless_it_is_not() -> None:
+    assert [bool(one) for one in TlsRequired] == [False, True, True]
