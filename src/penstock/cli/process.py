@@ -61,7 +61,9 @@ def loop_factory(choice: EventLoop) -> Callable[[], AbstractEventLoop]:
                 "event_loop is uvloop, but uvloop is not installed here; "
                 "install it (pip install uvloop) or set event_loop to auto."
             ) from error
-        log.warning("uvloop is not installed: asyncio's own loop serves, at about half the speed")
+        log.warning(
+            "uvloop is not installed: asyncio's own loop serves, at a higher cost per read and write"
+        )
         return asyncio.new_event_loop
     return uvloop.new_event_loop
 
