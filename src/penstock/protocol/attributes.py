@@ -1,7 +1,8 @@
-"""What a message carries beside its body, and how that looks as bytes in a block's attributes column.
+"""What a message carries beside its body, and how that looks as bytes in a block's attributes
+column.
 
-A message without any has an empty entry. The fields come from publish (key, tags, headers, priority,
-due, expiry, dedupe id) and are never changed afterwards::
+A message without any has an empty entry. The fields come from publish (key, tags, headers,
+priority, due, expiry, dedupe id) and are never changed afterwards::
 
     entry   = field *
     field   = u8 kind | u32 length | value

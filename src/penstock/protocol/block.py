@@ -1,9 +1,9 @@
 """The block: all that was published to one log in one commit turn, and what it looks like as bytes.
 
-The same bytes go to disk, to consumers' sockets and to Spark. Inside a block every message already is
-the NSQ message frame that a consumer receives, beside a column of end offsets; delivering many fresh
-messages is one slice, and turning a block into columns needs no loop. This module forms, encodes and
-decodes blocks; it opens no file and knows no topic.
+The same bytes go to disk, to consumers' sockets and to Spark. Inside a block every message already
+is the NSQ message frame that a consumer receives, beside a column of end offsets; delivering many
+fresh messages is one slice, and turning a block into columns needs no loop. This module forms,
+encodes and decodes blocks; it opens no file and knows no topic.
 
 Layout on disk, format version 1 (little-endian, except the frames, which are as on NSQ's wire)::
 
@@ -37,10 +37,10 @@ Layout on disk, format version 1 (little-endian, except the frames, which are as
     one frame (big-endian): u32 size (30 + body) | u32 type 2 | i64 publish timestamp, ns |
                             u16 attempts 1 | 16 hex characters of id | body
 
-To change the format: add a version constant and its decoder beside this one, keep decoding all older
-versions, write only the newest, add a stored sample of the old one to ``tests/unit/protocol/samples``,
-and say so under Upgrading in CHANGELOG.md. A column can be added within version 1 only behind a flag
-that old readers refuse (they refuse unknown flags).
+To change the format: add a version constant and its decoder beside this one, keep decoding all
+older versions, write only the newest, add a stored sample of the old one to
+``tests/unit/protocol/samples``, and say so under Upgrading in CHANGELOG.md. A column can be added
+within version 1 only behind a flag that old readers refuse (they refuse unknown flags).
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ MAGIC = b"PSB1"
 VERSION = 1
 HEADER = Struct("<4sIIHHIiQIIIIqqqQQQ")
 HEADER_BYTES = HEADER.size
+BRIEF = Struct("<4sIIHH8xQ16xq16xQ8xQ")
+"""What checking a block needs of its header: magic, CRC, length, version, flags, base, append time,
+synced end, end."""
+STEP = Struct("<4s4xI36xq32xQ")
+"""What stepping over a block needs of its header: magic, length, append time, end."""
 CHECKED_FROM = 8
 
 FLAG_SEQS = 1
@@ -142,7 +147,7 @@ class Block:
         self.attributes = attributes
 
     def __repr__(self) -> str:
-        return f"Block(tag={self.tag}, lane={self.lane}, [{self.base}, {self.end}), {len(self.frames)} bytes)"
+        return f"Block({self.tag}/{self.lane} [{self.base}, {self.end}), {len(self.frames)} bytes)"
 
     def __eq__(self, other: object) -> bool:
         """Same messages under the same seqs; where and how they are stored does not count."""
@@ -208,7 +213,8 @@ def with_attempts(frame: bytes, attempts: int) -> bytes:
 def form_frames(
     first_id: int, groups: Sequence[tuple[int, Sequence[bytes]]]
 ) -> tuple[array[int], bytes]:
-    """Lay bodies out as frames, ids counting up from ``first_id``; ``groups`` are (timestamp, bodies).
+    """Lay bodies out as frames, ids counting up from ``first_id``; ``groups`` are (timestamp,
+    bodies).
 
     One pass without a Python-level loop per message: this is half of what a publish costs.
     """
@@ -233,7 +239,7 @@ def form_frames(
 
 
 def encode(block: Block) -> tuple[bytes, bytes]:
-    """The block as stored, in two pieces (header with columns, frames) so that no frame is copied."""
+    """The block as stored, in two pieces (header with columns; frames): no frame is copied."""
     columns = [_stored(block.ends)]
     flags = 0
     if block.seqs is not None:
@@ -414,4 +420,8 @@ def _loaded(code: str, stored: memoryview) -> array[int]:
     return column
 
 
-assert HEADER_BYTES == 96 and array("I").itemsize == 4 and array("Q").itemsize == 8
+assert (
+    HEADER_BYTES == BRIEF.size == STEP.size == 96
+    and array("I").itemsize == 4
+    and array("Q").itemsize == 8
+)

@@ -1,7 +1,7 @@
 """A channel's journal as bytes: batches of fixed-size records, what happened to which seqs.
 
-A record is a plain tuple (no object per message, none per batch either): the channel appends tuples to a
-list, the engine keeps them. Its seven fields::
+A record is a plain tuple (no object per message, none per batch either): the channel appends
+tuples to a list, the engine keeps them. Its seven fields::
 
     kind      what happened (the constants below)
     log       the log's first tag: which lane of which partition
@@ -10,13 +10,15 @@ list, the engine keeps them. Its seven fields::
     at_ns     when
     value     DELIVERED, FINISHED: the client's number; SLEPT: the wake time, ns; else 0
 
-A channel is restored by replaying, in order, the newest snapshot and all batches after it. A snapshot is
-itself a batch of records that brings an empty channel to that state.
+A channel is restored by replaying, in order, the newest snapshot and all batches after it. A
+snapshot is itself a batch of records that brings an empty channel to that state.
 
 One batch on disk (little-endian)::
 
     4  magic "PSJ1" | 4 CRC-32 of all that follows | 4 length of the records in bytes
-    2  flags (SNAPSHOT: forget what came before)   | 2 length of the names
+    4  length of the names in bytes                | 4 flags (SNAPSHOT: forget what came before)
+    8  bytes of this file known to be synced when this batch was written: a bad batch below the highest
+       such number is damage, one above it is a torn tail
     records, 40 bytes each | names: u32 number, u16 length, utf-8 (clients first seen in this batch)
 """
 
@@ -28,13 +30,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 MAGIC = b"PSJ1"
-BATCH = Struct("<4sIIHH")
+BATCH = Struct("<4sIIIIQ")
 RECORD = Struct("<BxHIQQqq")
 CLIENT = Struct("<IH")
 SNAPSHOT = 1
 
-CURSOR, DELIVERED, FINISHED, REQUEUED, SLEPT, TIMED_OUT, SKIPPED, EMPTIED, DEAD_LETTERED, MOVED = range(
-    1, 11
+CURSOR, DELIVERED, FINISHED, REQUEUED, SLEPT, TIMED_OUT, SKIPPED, EMPTIED, DEAD_LETTERED, MOVED = (
+    range(1, 11)
 )
 KIND_NAMES = {
     CURSOR: "cursor",
@@ -61,7 +63,7 @@ class Batch(NamedTuple):
     snapshot: bool = False
 
 
-def encode_batch(batch: Batch) -> bytes:
+def encode_batch(batch: Batch, synced_bytes: int = 0) -> bytes:
     pack = RECORD.pack
     records = b"".join(
         [
@@ -75,36 +77,48 @@ def encode_batch(batch: Batch) -> bytes:
             for number, name in batch.names.items()
         ]
     )
-    checked = BATCH.pack(
-        MAGIC, 0, len(records), SNAPSHOT if batch.snapshot else 0, len(names)
-    )[8:]
+    flags = SNAPSHOT if batch.snapshot else 0
+    checked = BATCH.pack(MAGIC, 0, len(records), len(names), flags, synced_bytes)[8:]
     crc = crc32(names, crc32(records, crc32(checked)))
     return b"%b%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, records, names)
 
 
-def decode_batches(stored: bytes) -> Iterator[tuple[Batch, int]]:
-    """Whole batches with the offset behind each; stops at the first that is not whole (a torn tail)."""
-    at = 0
+def find_batches(stored: bytes, at: int = 0) -> Iterator[tuple[int, int, bool, int]]:
+    """(start, end, snapshot, synced_bytes) of each whole batch from ``at`` on; stops at the first
+    that is not whole (a torn tail, or damage: that is for the caller to tell)."""
+    view = memoryview(stored)
     while len(stored) - at >= BATCH.size:
-        magic, crc, records_bytes, flags, names_bytes = BATCH.unpack_from(stored, at)
+        magic, crc, records_bytes, names_bytes, flags, synced_bytes = BATCH.unpack_from(stored, at)
         end = at + BATCH.size + records_bytes + names_bytes
         if magic != MAGIC or end > len(stored) or records_bytes % RECORD.size:
             return
-        if crc32(memoryview(stored)[at + 8 : end]) != crc:
+        if crc32(view[at + 8 : end]) != crc:
             return
-        records_at = at + BATCH.size
-        records = [
-            (kind, log, low, high, attempts, at_ns, value)
-            for kind, attempts, log, low, high, at_ns, value in RECORD.iter_unpack(
-                memoryview(stored)[records_at : records_at + records_bytes]
-            )
-        ]
-        names: dict[int, str] = {}
-        name_at = records_at + records_bytes
-        while name_at < end:
-            number, length = CLIENT.unpack_from(stored, name_at)
-            name_at += CLIENT.size
-            names[number] = stored[name_at : name_at + length].decode(errors="replace")
-            name_at += length
-        yield Batch(records, names, bool(flags & SNAPSHOT)), end
+        yield at, end, bool(flags & SNAPSHOT), synced_bytes
         at = end
+
+
+def decode_batch(stored: bytes, at: int, end: int) -> Batch:
+    """The batch that ``find_batches`` found there."""
+    _, _, records_bytes, _, flags, _ = BATCH.unpack_from(stored, at)
+    name_at = at + BATCH.size + records_bytes
+    records = [
+        (kind, log, low, high, attempts, at_ns, value)
+        for kind, attempts, log, low, high, at_ns, value in RECORD.iter_unpack(
+            memoryview(stored)[at + BATCH.size : name_at]
+        )
+    ]
+    names: dict[int, str] = {}
+    while name_at < end:
+        number, length = CLIENT.unpack_from(stored, name_at)
+        name_at += CLIENT.size
+        names[number] = stored[name_at : name_at + length].decode(errors="replace")
+        name_at += length
+    return Batch(records, names, bool(flags & SNAPSHOT))
+
+
+def newest_record_at_ns(stored: bytes, at: int) -> int:
+    """The latest time in the records of the batch at ``at``; 0 when it has none."""
+    _, _, records_bytes, _, _, _ = BATCH.unpack_from(stored, at)
+    records = memoryview(stored)[at + BATCH.size : at + BATCH.size + records_bytes]
+    return max([at_ns for _, _, _, _, _, at_ns, _ in RECORD.iter_unpack(records)], default=0)

@@ -1,14 +1,16 @@
 """The storage port: what the broker asks of an engine, and nothing more.
 
-Four small things: a *log* (blocks in seq order), a *journal* per channel (typed batches), a *state* (small
-values by key), and the *engine* that makes them. Engines persist; they decide nothing. The contract suite
-in ``tests/contract`` is the specification: every engine passes the same one.
+Four small things: a *log* (blocks in seq order), a *journal* per channel (typed batches), a
+*state* (small values by key), and the *engine* that makes them. Engines persist; they decide
+nothing. The contract suite in ``tests/contract`` is the specification: every engine passes the
+same one.
 
-Who calls what: ``append`` and ``put`` only buffer and are called on the event loop. ``write`` and ``sync``
-may block; the committer calls them on a disk thread, or ``write`` on the loop where the engine says that
-it only touches the page cache (``writes_inline``). For one log (journal, state) write and sync never run
-twice at once, but append may run while they do: what is appended after ``write`` began belongs to the
-next one. ``read`` and ``seek_time`` may run on any thread at any time.
+Who calls what: ``append`` and ``put`` only buffer and are called on the event loop. ``write`` and
+``sync`` may block; the committer calls them on a disk thread, or ``write`` on the loop where the
+engine says that it only touches the page cache (``writes_inline``). For one log (journal, state)
+write and sync never run twice at once, but append may run while they do: what is appended after
+``write`` began belongs to the next one. ``read`` and ``seek_time`` may run on any thread at any
+time.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from penstock.protocol.journal import Batch
 
 
 class Bounds(NamedTuple):
-    """What a log holds: seqs ``start`` .. ``end``, of which those below ``synced_end`` survive power loss.
+    """What a log holds: seqs ``start`` .. ``end``, of which those below ``synced_end`` survive
+    power loss.
 
-    ``clean`` says whether the log was closed properly last time. ``cut_bytes`` is what recovery had to cut
-    from a torn tail. ``bytes`` is the space it takes.
+    ``clean`` says whether the log was closed properly last time. ``cut_bytes`` is what recovery
+    had to cut from a torn tail. ``bytes`` is the space it takes. ``holes`` are seq ranges [low,
+    high) between start and end that were never given to a message; a block behind a hole begins a
+    new segment, so a log knows them all.
     """
 
     start: int
@@ -34,10 +39,11 @@ class Bounds(NamedTuple):
     cut_bytes: int
     bytes: int
     appended_at_ns: int
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 class Log(Protocol):
-    """One lane of one partition: blocks in seq order, only ever appended, dropped from the front."""
+    """One lane of one partition: blocks in seq order, appended behind, dropped in front."""
 
     def bounds(self) -> Bounds: ...
 
@@ -47,19 +53,21 @@ class Log(Protocol):
     def write(self) -> None:
         """Hand everything appended so far to the operating system.
 
-        Raises DiskFull when there is no room: nothing of it is kept, the log's end is what it was before
-        those appends, and the log goes on. Raises LogFrozen on any other failure, and from then on.
+        Raises DiskFull when there is no room: nothing of it is kept, the log's end is what it was
+        before those appends, and the log goes on. Raises LogFrozen on any other failure, and from
+        then on.
         """
 
     def sync(self) -> int:
         """Make everything written before this call durable; returns the synced end.
 
-        Raises LogFrozen when the device reports an error; the log then takes no more writes until reopened.
+        Raises LogFrozen when the device reports an error; the log then takes no more writes until
+        reopened.
         """
 
     def read(self, seq: int, bytes_max: int) -> list[Block]:
-        """Written blocks from the one that holds ``seq`` (or the next above it), at least one if there is
-        any, further ones up to ``bytes_max``. Raises CorruptionError on damage."""
+        """Written blocks from the one that holds ``seq`` (or the next above it), at least one if
+        there is any, further ones up to ``bytes_max``. Raises CorruptionError on damage."""
 
     def seek_time(self, appended_at_ns: int) -> int:
         """Seq of the first block appended at or after that time (the end when there is none)."""
@@ -77,12 +85,14 @@ class Journal(Protocol):
     def append(self, batch: Batch) -> None: ...
 
     def write(self) -> None:
-        """As Log.write, but uses the reserved space where the disk is full: consumers can go on finishing."""
+        """As Log.write, but uses the reserved space where the disk is full: consumers can go on
+        finishing."""
 
     def sync(self) -> None: ...
 
     def recover(self) -> Iterator[Batch]:
-        """The newest snapshot and every batch after it, in order. Call once, before the first append."""
+        """The newest snapshot and every batch after it, in order. Call once, before the first
+        append."""
 
     def history(self) -> Iterator[Batch]:
         """All that is kept, oldest first, without disturbing the writer."""
@@ -113,14 +123,15 @@ class State(Protocol):
 
 
 class Engine(Protocol):
-    """Makes logs, journals and state; owns the place they are kept in (a locked directory, a database)."""
+    """Makes logs, journals and state; owns the place they are kept in (a locked directory, a
+    database)."""
 
     writes_inline: bool
     state: State
 
     def log(self, topic: str, partition: int, lane: int) -> Log:
-        """Open or create; an opened log has been recovered. Raises CorruptionError when it is damaged
-        below its synced end (the bytes are kept, nothing is cut)."""
+        """Open or create; an opened log has been recovered. Raises CorruptionError when it is
+        damaged below its synced end (the bytes are kept, nothing is cut)."""
 
     def journal(self, topic: str, channel: str) -> Journal: ...
 
@@ -133,6 +144,6 @@ class Engine(Protocol):
     def drop_channel(self, topic: str, channel: str) -> None: ...
 
     def accepts_publishes(self) -> bool:
-        """False while the disk is too full: the reserved space must be whole before more comes in."""
+        """False while the disk is too full: first the reserved space must be whole."""
 
     def close(self) -> None: ...

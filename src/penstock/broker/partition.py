@@ -1,0 +1,211 @@
+"""A partition: one ready lane per priority in use, and a delay lane where something sleeps.
+
+Due messages move from the delay lane to a ready lane here, in (wake, seq) order and with their
+ids: the very frames, in blocks that carry the delay lane's watermark. One move at a time; when its
+blocks are durable the watermark goes to the delay journal too, so that a restart need not look far
+for it. A crash between the two costs a second look, never a second message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.broker.channel import Alarmed
+from penstock.broker.lanes import BLOCK_BYTES_MAX, Lane, LaneOwner, Moved, Turn, lane_key
+from penstock.broker.schedule import Schedule
+from penstock.errors import OperatingError
+from penstock.protocol.block import DELAY_LANE, Block
+from penstock.protocol.journal import MOVED, Batch, Record
+
+MOVE_RETRY_NS = 1_000_000_000  # after a move that the disk refused
+
+
+class PartitionHost(Protocol):
+    """What a partition asks of the broker around it."""
+
+    delay_wants: list[tuple[Partition, Lane, int]]
+    dirty_delays: list[Partition]
+
+    def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane: ...
+
+    def wake(self, wall_ns: int, target: Alarmed) -> None: ...
+
+
+class Partition:
+    """The lanes of one partition of one topic."""
+
+    def __init__(self, host: PartitionHost, owner: LaneOwner, topic: str, number: int) -> None:
+        self.host = host
+        self.owner = owner
+        self.topic = topic
+        self.number = number
+        self.ready: dict[int, Lane] = {}
+        self.delay: Lane | None = None
+        self.schedule = Schedule()
+        self.records: list[Record] = []
+        self.marks: dict[int, Record] = {}  # ready log -> newest MOVED record
+        self.wake_at_ns = 0
+        self.move: _Move | None = None
+
+    def add(self, lane: Lane) -> None:
+        if lane.lane == DELAY_LANE:
+            self.delay = lane
+        else:
+            self.ready[lane.lane] = lane
+
+    def lanes(self) -> list[Lane]:
+        return [*self.ready.values(), *([self.delay] if self.delay is not None else [])]
+
+    def publish_delayed(self, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int) -> Turn:
+        """Into the delay lane until ``due_ns``."""
+        if self.delay is None:
+            self.add(self.host.new_lane(self, self.topic, self.number, DELAY_LANE))
+        assert self.delay is not None
+        wakes = [self.schedule.stamp(due_ns)] * len(bodies)
+        turn = self.delay.publish(bodies, size, now_ns, wakes=wakes)
+        self.schedule.published(wakes)
+        return turn
+
+    # -- the delay lane's commits
+
+    def on_forming(self, lane: Lane) -> None:
+        self.schedule.forming()
+
+    def on_durable(self, lane: Lane, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            self.schedule.durable(block.base, block.wakes or ())
+        self.schedule.settled()
+        self.watch()
+
+    def on_failed(self, lane: Lane) -> None:
+        self.schedule.settled()
+
+    # -- moving
+
+    def watch(self) -> None:
+        """Ask to be called when the next message is due."""
+        next_ns = self.schedule.next_wake()
+        if next_ns and not self.move and (not self.wake_at_ns or next_ns < self.wake_at_ns):
+            self.wake_at_ns = next_ns
+            self.host.wake(next_ns, self)
+
+    def on_alarm(self, now_ns: int, monotonic_ns: int) -> None:
+        """Something may be due: begin a move unless one is under way."""
+        self.wake_at_ns = 0
+        if self.move is None:
+            entries = self.schedule.begin_move(now_ns)
+            if entries:
+                self.move = _Move(self, now_ns)
+                self.go_on()
+                return
+        self.watch()
+
+    def go_on(self) -> None:
+        """Collect the frames that move; those not in memory are asked for, and this is called
+        again."""
+        move = self.move
+        lane = self.delay
+        if move is None or lane is None or move.sent:
+            return
+        missing = 0
+        for _, seq in self.schedule.moving:
+            if seq in move.frames or seq in move.gone:
+                continue
+            block = lane.find(seq)
+            if block is None:
+                if lane.past_holes(seq) != seq:
+                    move.gone.add(seq)  # written, never synced, and the power went
+                    continue
+                missing += 1
+                self.host.delay_wants.append((self, lane, seq))
+                continue
+            move.frames[seq] = block.frame_at(block.index_of(seq))
+        if not missing:
+            move.send(self.ready[0], lane)
+
+    def move_over(
+        self, error: OperatingError | None, records: Sequence[Record], now_ns: int
+    ) -> None:
+        """The moved blocks are durable, or were refused: then all is as before and tried again."""
+        moved = 0 if error is not None else len(self.schedule.moving)
+        self.schedule.end_move(moved)
+        self.move = None
+        if error is not None:
+            self.wake_at_ns = now_ns + MOVE_RETRY_NS
+            self.host.wake(self.wake_at_ns, self)
+            return
+        if not self.records:
+            self.host.dirty_delays.append(self)
+        for record in records:
+            self.records.append(record)
+            self.marks[record[1]] = record
+        self.watch()
+
+    def take_records(self) -> Batch:
+        records, self.records = self.records, []
+        return Batch(records, {})
+
+    def snapshot(self) -> Batch:
+        return Batch([*self.marks.values()], {}, snapshot=True)
+
+    # -- restoring
+
+    def restore_marks(self, batches: Sequence[Batch]) -> None:
+        """Take the newest watermark of each ready lane from the delay journal."""
+        for batch in batches:
+            for record in batch.records:
+                if record[0] == MOVED:
+                    self.marks[record[1]] = record
+
+    def key_of(self, lane: int) -> str:
+        return lane_key(self.number, lane)
+
+
+class _Move:
+    """One move under way: the frames collected so far, then the turn it waits for."""
+
+    __slots__ = ("began_ns", "frames", "gone", "partition", "records", "sent", "turn")
+
+    def __init__(self, partition: Partition, began_ns: int) -> None:
+        self.partition = partition
+        self.began_ns = began_ns
+        self.frames: dict[int, bytes] = {}
+        self.gone: set[int] = set()
+        self.sent = False
+        self.turn: Turn | None = None
+        self.records: list[Record] = []
+
+    def send(self, ready: Lane, delay: Lane) -> None:
+        """Into the ready lane, in pieces of at most a block, each with its watermark."""
+        self.sent = True
+        frames: list[bytes] = []
+        ids: list[int] = []
+        size = 0
+        moving = [entry for entry in self.partition.schedule.moving if entry[1] not in self.gone]
+        if not moving:
+            self.partition.move_over(None, (), self.began_ns)
+            return
+        try:
+            for index, (wake, seq) in enumerate(moving):
+                frame = self.frames[seq]
+                frames.append(frame)
+                ids.append(delay.id_of(seq))
+                size += len(frame)
+                if size >= BLOCK_BYTES_MAX or index == len(moving) - 1:
+                    moved = Moved(frames, ids, (wake, seq))
+                    self.turn = ready.publish(frames, size, self.began_ns, moved=moved)
+                    self.records = [
+                        (MOVED, ready.log, seq, ready.durable_end, 0, self.began_ns, wake)
+                    ]
+                    frames, ids, size = [], [], 0
+        except OperatingError as error:
+            self.partition.move_over(error, (), self.began_ns)
+            return
+        self.frames = {}
+        assert self.turn is not None
+        self.turn.waiters.append(self)
+
+    def turn_over(self) -> None:
+        assert self.turn is not None
+        self.partition.move_over(self.turn.error, self.records, self.began_ns)

@@ -1,0 +1,299 @@
+"""A topic: its partitions and its channels.
+
+On a message's way it chooses the partition (one key always the same; else in turn, a batch at a
+time) and tells channels when their lanes have moved on. Its document (``document``) is what the
+broker keeps of it in synced state: partitions, log tags, marks, channels and where each began.
+
+Marks are {lane key: seq}:
+    unclaimed  where the first channel will start; None while there are channels
+    paused     no cursor passes it; None while the topic runs
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NotRequired, Protocol, TypedDict
+
+from penstock.broker.channel import Channel, ChannelHost
+from penstock.broker.lanes import Lane, LaneOwner, Turn, lane_key
+from penstock.broker.partition import Partition, PartitionHost
+from penstock.broker.progress import Progress
+from penstock.protocol.block import DELAY_LANE, Block
+
+Marks = dict[str, int]
+
+
+class ChannelDocument(TypedDict):
+    created_ns: int
+    paused: bool
+    start: Marks
+
+
+class TopicDocument(TypedDict):
+    partitions: int
+    durability: str
+    created_ns: int
+    tags: dict[str, list[int]]
+    unclaimed: Marks | None
+    paused: Marks | None
+    jumps: NotRequired[dict[str, list[tuple[int, int]]]]
+    channels: dict[str, ChannelDocument]
+
+
+class TopicHost(ChannelHost, PartitionHost, Protocol):
+    """What a topic asks of the broker around it."""
+
+    max_timeout_ns: int
+    ephemeral_backlog_max: int
+
+    def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane: ...
+
+    def keep(self, topic: Topic) -> None:
+        """The topic's document changed: write it down before anything that depends on it is
+        answered."""
+
+    def channel_made(self, channel: Channel) -> None: ...
+
+    def channel_dropped(self, channel: Channel) -> None: ...
+
+
+class Topic:
+    """One topic, loaded."""
+
+    def __init__(self, host: TopicHost, name: str, document: TopicDocument) -> None:
+        self.host = host
+        self.name = name
+        self.ephemeral = name.endswith("#ephemeral")
+        self.durability = document["durability"]
+        self.created_ns = document["created_ns"]
+        self.unclaimed = document["unclaimed"]
+        self.paused = document["paused"]
+        self.jumps: dict[str, list[tuple[int, int]]] = document.get("jumps", {})
+        self.started: dict[str, ChannelDocument] = dict(document["channels"])
+        self.partitions = [
+            Partition(host, self, name, number) for number in range(document["partitions"])
+        ]
+        self.channels: dict[str, Channel] = {}
+        self.turn_rotation = 0
+        self.message_count = 0
+        self.message_bytes = 0
+        self.gone = False
+        self.used_at_ns = 0
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name})"
+
+    def document(self) -> bytes:
+        document: TopicDocument = {
+            "partitions": len(self.partitions),
+            "durability": self.durability,
+            "created_ns": self.created_ns,
+            "tags": {lane.key: lane.tags for lane in self.lanes()},
+            "unclaimed": self.unclaimed,
+            "paused": self.paused,
+            "channels": {
+                name: started
+                for name, started in self.started.items()
+                if not name.endswith("#ephemeral")
+            },
+        }
+        if self.jumps:
+            document["jumps"] = self.jumps
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    def lanes(self) -> list[Lane]:
+        return [lane for partition in self.partitions for lane in partition.lanes()]
+
+    def ready_lanes(self) -> list[Lane]:
+        return [lane for partition in self.partitions for lane in partition.ready.values()]
+
+    # -- publishing
+
+    def publish(self, bodies: Sequence[bytes], size: int, now_ns: int) -> Turn:
+        """To a ready lane; ``size`` is the bodies' bytes in all."""
+        partitions = self.partitions
+        partition = partitions[0]
+        if len(partitions) > 1:
+            self.turn_rotation = (self.turn_rotation + 1) % len(partitions)
+            partition = partitions[self.turn_rotation]
+        turn = partition.ready[0].publish(bodies, size, now_ns)
+        self.message_count += len(bodies)
+        self.message_bytes += size
+        return turn
+
+    def publish_delayed(self, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int) -> Turn:
+        """To a delay lane, into its ready lane when due."""
+        self.turn_rotation = (self.turn_rotation + 1) % len(self.partitions)
+        partition = self.partitions[self.turn_rotation]
+        made = partition.delay is None
+        turn = partition.publish_delayed(bodies, size, due_ns, now_ns)
+        if made and partition.delay is not None:
+            self.host.keep(self)
+        self.message_count += len(bodies)
+        self.message_bytes += size
+        return turn
+
+    def on_forming(self, lane: Lane) -> None:
+        """A ready lane's commit turn begins."""
+
+    def on_durable(self, lane: Lane, blocks: Sequence[Block]) -> None:
+        for channel in self.channels.values():
+            if channel.subscribers and not channel.dirty:
+                channel.mark_dirty()
+
+    def on_failed(self, lane: Lane) -> None:
+        """Nothing was kept; publishers get the error."""
+
+    # -- channels
+
+    def channel(self, name: str, now_ns: int) -> Channel:
+        """The channel of that name, made now if need be; the first one claims what waits."""
+        channel = self.channels.get(name)
+        if channel is not None:
+            return channel
+        marks = self.unclaimed
+        start: Marks = {}
+        for lane in self.ready_lanes():
+            if marks is not None:
+                start[lane.key] = max(marks.get(lane.key, 0), lane.start)
+            else:
+                end = lane.durable_end
+                if self.paused is not None:
+                    end = min(end, self.paused.get(lane.key, end))
+                start[lane.key] = end
+        self.started[name] = {"created_ns": now_ns, "paused": False, "start": start}
+        self.unclaimed = None
+        channel = self.open_channel(name)
+        self.host.keep(self)
+        self.host.channel_made(channel)
+        return channel
+
+    def open_channel(self, name: str) -> Channel:
+        """The channel object with a progress in every ready lane, as its document says."""
+        started = self.started[name]
+        channel = Channel(self.host, self.name, name, self.host.max_timeout_ns)
+        channel.paused = started["paused"]
+        if channel.ephemeral or self.ephemeral:
+            channel.backlog_max = self.host.ephemeral_backlog_max
+        for lane in self.ready_lanes():
+            self._follow(channel, lane, started["start"].get(lane.key, lane.start))
+        self.channels[name] = channel
+        return channel
+
+    def _follow(self, channel: Channel, lane: Lane, cursor: int) -> Progress:
+        progress = channel.add_lane(lane, max(cursor, lane.start))
+        if self.paused is not None:
+            progress.limit = self.paused.get(lane.key, lane.start)
+        progress.jumps = [jump for jump in self.jumps.get(lane.key, ()) if jump[1] > cursor]
+        return progress
+
+    def delete_channel(self, name: str, now_ns: int) -> None:
+        """Gone with all it had; the messages stay in the log. The last one leaves an unclaimed
+        mark."""
+        channel = self.channels.pop(name)
+        del self.started[name]
+        channel.gone = True
+        if not self.channels:
+            self.unclaimed = {}
+            for lane in self.ready_lanes():
+                end = lane.durable_end
+                if self.paused is not None:
+                    end = min(end, self.paused.get(lane.key, end))
+                self.unclaimed[lane.key] = end
+        for subscriber in [*channel.subscribers]:
+            subscriber.on_dropped()
+        self.host.keep(self)
+        self.host.channel_dropped(channel)
+
+    def pause_channel(self, name: str, paused: bool) -> None:
+        channel = self.channels[name]
+        channel.paused = self.started[name]["paused"] = paused
+        self.host.keep(self)
+        if not paused:
+            channel.mark_dirty()
+
+    def empty_channel(self, name: str, now_ns: int) -> None:
+        marks = [
+            (partition.delay.log, partition.delay.next_seq)
+            for partition in self.partitions
+            if partition.delay is not None
+        ]
+        self.channels[name].empty(now_ns, marks)
+
+    # -- the whole topic
+
+    def pause(self) -> None:
+        """Channels drain what they have; what comes from now on waits."""
+        if self.paused is not None:
+            return
+        self.paused = {lane.key: lane.durable_end for lane in self.ready_lanes()}
+        for channel in self.channels.values():
+            for progress in channel.progress:
+                progress.limit = self.paused[progress.lane.key]
+        self.host.keep(self)
+
+    def unpause(self) -> None:
+        self.paused = None
+        for channel in self.channels.values():
+            for progress in channel.progress:
+                progress.limit = None
+            channel.mark_dirty()
+        self.host.keep(self)
+
+    def empty(self) -> None:
+        """What no channel can see yet is dropped: unclaimed messages, or those that came while
+        paused."""
+        if self.unclaimed is not None:
+            self.unclaimed = {lane.key: lane.durable_end for lane in self.ready_lanes()}
+        elif self.paused is not None:
+            for lane in self.ready_lanes():
+                mark, end = self.paused.get(lane.key, lane.start), lane.durable_end
+                if end > mark:
+                    self.jumps.setdefault(lane.key, []).append((mark, end))
+                    self.paused[lane.key] = end
+            for channel in self.channels.values():
+                for progress in channel.progress:
+                    progress.limit = self.paused[progress.lane.key]
+                    progress.jumps = [
+                        jump
+                        for jump in self.jumps.get(progress.lane.key, ())
+                        if jump[1] > progress.cursor
+                    ]
+        self.host.keep(self)
+
+    def depth(self) -> int:
+        """What no channel can see yet."""
+        marks = self.unclaimed if self.unclaimed is not None else self.paused
+        if marks is None:
+            return 0
+        return sum(
+            [
+                lane.messages_between(marks.get(lane.key, lane.start), lane.durable_end)
+                for lane in self.ready_lanes()
+            ]
+        )
+
+
+def new_document(
+    partitions: int, durability: str, created_ns: int, tags: dict[str, list[int]]
+) -> TopicDocument:
+    return {
+        "partitions": partitions,
+        "durability": durability,
+        "created_ns": created_ns,
+        "tags": tags,
+        "unclaimed": {},
+        "paused": None,
+        "channels": {},
+    }
+
+
+def first_lane_keys(partitions: int) -> list[str]:
+    """The lanes that every topic has from the start."""
+    return [lane_key(number, 0) for number in range(partitions)]
+
+
+def parse_lane_key(key: str) -> tuple[int, int]:
+    partition, _, lane = key.partition("/")
+    return int(partition), DELAY_LANE if lane == "delay" else int(lane)

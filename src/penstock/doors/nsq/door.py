@@ -1,0 +1,141 @@
+"""The NSQ door: accepts clients, keeps time for their heartbeats, and holds what all of them share.
+
+One timer serves all connections: each is filed under the moment when it next needs attention (a
+heartbeat, or the deadline for its next command), so 5,000 idle clients cost a heap of 5,000
+entries and nothing per turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from heapq import heappop, heappush
+
+from penstock.broker.channel import Channel
+from penstock.config import Settings
+from penstock.doors.nsq.auth import Authorizer
+from penstock.doors.nsq.connection import Connection
+from penstock.doors.nsq.identify import IdentifyLimits, negotiate
+from penstock.doors.nsq.layers import tls_context
+from penstock.limits import HEARTBEATS_MISSED_MAX
+from penstock.protocol.nsq import Limits
+from penstock.runtime.host import Host
+from penstock.runtime.pool import DiskPool
+
+log = logging.getLogger("penstock.nsq")
+
+TICK_S = 0.1
+BACKLOG = 1024
+
+
+class NsqDoor:
+    """NSQ's TCP protocol on one address."""
+
+    def __init__(self, host: Host, settings: Settings) -> None:
+        self.host = host
+        self.settings = settings
+        self.limits = Limits(
+            settings.max_msg_size, settings.max_body_size, settings.max_req_timeout_ms
+        )
+        self.tls_context = tls_context(settings)
+        self.tls_required = bool(settings.tls_required)
+        self.auth_pool = DiskPool(2, host.loop.call_soon_threadsafe)
+        self.authorizer = Authorizer.from_settings(settings, self.auth_pool)
+        self.identify_limits = IdentifyLimits.from_settings(
+            settings, tls=self.tls_context is not None, auth_required=self.authorizer is not None
+        )
+        self.unidentified = negotiate(b"{}", self.identify_limits)
+        self.ready_count_max = settings.max_rdy_count
+        self.channel_consumers_max = settings.max_channel_consumers
+        self.connection_bytes_max = settings.connection_uncommitted_bytes_max
+        self.connections: set[Connection] = set()
+        self.handshakes: dict[Connection, int] = {}
+        self.due: list[tuple[int, int, Connection]] = []
+        self.due_count = 0
+        self.server: asyncio.Server | None = None
+        self.ticker: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        address = self.settings.tcp_address
+        self.server = await self.host.loop.create_server(
+            lambda: Connection(self), address.host or None, address.port, backlog=BACKLOG
+        )
+        self._tick()
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        assert self.server is not None
+        return [one.getsockname()[:2] for one in self.server.sockets]
+
+    async def stop(self) -> None:
+        """Take no more clients, and let go of those that are there."""
+        if self.ticker is not None:
+            self.ticker.cancel()
+        if self.server is not None:
+            self.server.close()
+        for connection in [*self.connections]:
+            if connection.transport is not None:
+                connection.transport.close()
+        while self.connections:
+            await asyncio.sleep(0)
+        self.auth_pool.close()
+
+    # -- time
+
+    def begin_heartbeat(self, connection: Connection) -> None:
+        """From the greeting on, and anew when IDENTIFY changed the interval."""
+        interval_ns = connection.negotiated.heartbeat_interval_ms * 1_000_000
+        now_ns = self.host.clock.monotonic_ns()
+        connection.heard_at_ns = now_ns
+        connection.beat_at_ns = now_ns + interval_ns if interval_ns else 0
+        if interval_ns:
+            self._file(connection, connection.beat_at_ns)
+
+    def _file(self, connection: Connection, at_ns: int) -> None:
+        self.due_count += 1
+        heappush(self.due, (at_ns, self.due_count, connection))
+
+    def _tick(self) -> None:
+        self.ticker = self.host.loop.call_later(TICK_S, self._tick)
+        now_ns = self.host.clock.monotonic_ns()
+        due = self.due
+        while due and due[0][0] <= now_ns:
+            at_ns, _, connection = heappop(due)
+            self._attend(connection, at_ns, now_ns)
+        if self.handshakes:
+            for connection, until_ns in [*self.handshakes.items()]:
+                if until_ns <= now_ns or connection.transport is None:
+                    del self.handshakes[connection]
+                    connection.expire()
+
+    def _attend(self, connection: Connection, at_ns: int, now_ns: int) -> None:
+        if connection.transport is None or at_ns != connection.beat_at_ns:
+            return  # gone, or filed anew since
+        interval_ns = connection.negotiated.heartbeat_interval_ms * 1_000_000
+        silent_ns = now_ns - connection.heard_at_ns
+        blocked_ns = now_ns - connection.blocked_at_ns if connection.blocked_at_ns else 0
+        waits = connection.parked or not connection.reading
+        if blocked_ns > interval_ns or (
+            silent_ns > HEARTBEATS_MISSED_MAX * interval_ns and not waits
+        ):
+            log.info("%s: silent for %d ms, dropped", connection.peer, silent_ns // 1_000_000)
+            connection.expire()
+            return
+        connection.beat()
+        connection.beat_at_ns = now_ns + interval_ns
+        self._file(connection, connection.beat_at_ns)
+
+    # -- channels
+
+    def left(self, channel: Channel) -> None:
+        """A subscriber is gone: an ephemeral channel goes with its last, an ephemeral topic with
+        its last channel."""
+        if not channel.ephemeral or channel.gone or channel.subscribers:
+            return
+        topic = self.host.broker.topics.get(channel.topic)
+        if topic is None or topic.channels.get(channel.name) is not channel:
+            return
+        topic.delete_channel(channel.name, self.host.clock.now_ns())
+        if topic.ephemeral and not topic.channels:
+            self.host.delete_topic(topic.name)
+        self.host.wake()

@@ -1,0 +1,374 @@
+"""What may lie between a connection's bytes and NSQ's protocol: TLS, snappy's framing, raw deflate.
+
+Each layer takes bytes as they came from the socket (or from the layer below) and yields decoded pieces of
+bounded size, so that a decompression bomb costs its reader time and no memory; the other way it makes
+of each write a whole that the peer can decode at once. How the bytes are cut into reads changes nothing
+of what comes out, put together.
+
+    socket -> TlsLayer.feed -> SnappyLayer.feed or DeflateLayer.feed -> the protocol's scan
+    socket <- TlsLayer.wrap <- SnappyLayer.wrap or DeflateLayer.wrap <- frames
+
+Sans-IO and synchronous: no layer knows a socket, an event loop, a clock or a command.
+"""
+
+from __future__ import annotations
+
+import ssl
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import cramjam
+
+from penstock.config import Settings, TlsClientAuth, TlsVersion
+from penstock.errors import ConfigError, PenstockError
+from penstock.limits import MIB
+
+PIECE_BYTES_MAX = 1 * MIB
+
+
+class LayerError(PenstockError):
+    """The peer's bytes are not what this layer reads; nothing after them can be read either."""
+
+
+class Layer(Protocol):
+    """One connection's both directions.
+
+    ``feed`` keeps what it was given until the iterator has been run that far: an iterator that is left
+    early loses nothing, the next one goes on there. After ``ended`` the peer sends no more.
+    """
+
+    ended: bool
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Pieces of at most ``PIECE_BYTES_MAX`` that ``data`` completes; LayerError on garbage."""
+        ...
+
+    def wrap(self, data: bytes) -> bytes:
+        """The same bytes for the wire, flushed."""
+        ...
+
+
+# --- deflate -----------------------------------------------------------------------------------
+
+_RAW_DEFLATE = -15
+
+
+class DeflateLayer:
+    """Raw deflate, one stream each way for the whole connection, a sync flush behind each write."""
+
+    __slots__ = ("ended", "_inflate", "_deflate", "_pending")
+
+    def __init__(self, level: int) -> None:
+        self.ended = False
+        self._inflate = zlib.decompressobj(_RAW_DEFLATE)
+        self._deflate = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE)
+        self._pending = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._pending = self._pending + data if self._pending else data
+        return self._pieces()
+
+    def _pieces(self) -> Iterator[bytes]:
+        inflate = self._inflate
+        full = True
+        # a full piece may leave more of it inside zlib even when all input was taken
+        while (full or self._pending) and not self.ended:
+            try:
+                piece = inflate.decompress(self._pending, PIECE_BYTES_MAX)
+            except zlib.error as error:
+                raise LayerError(f"the deflate stream cannot be read ({error})") from error
+            self._pending = inflate.unconsumed_tail
+            # the final block: what a peer writes that closes its stream
+            self.ended = inflate.eof
+            full = len(piece) == PIECE_BYTES_MAX
+            if piece:
+                yield piece
+        if self.ended:
+            self._pending = b""
+
+    def wrap(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        return self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+
+
+# --- snappy ------------------------------------------------------------------------------------
+
+# A chunk: type u8, length u24 little-endian, then that many bytes.
+#   ff  stream identifier, "sNaPpY"; first in the stream, may come again
+#   00  masked CRC32C of the plain bytes, then the compressed ones
+#   01  masked CRC32C of the plain bytes, then themselves
+#   02 .. 7f  not to be skipped: an error      80 .. fe  to be skipped (fe is padding)
+_COMPRESSED, _PLAIN, _STREAM = 0x00, 0x01, 0xFF
+_UNSKIPPABLE_END = 0x80
+_STREAM_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+_HEAD_BYTES = 4
+_CRC_BYTES = 4
+_BLOCK_BYTES_MAX = 65_536
+# the format's bound for 65,536 plain bytes when they cannot be compressed
+_BLOCK_COMPRESSED_BYTES_MAX = 32 + _BLOCK_BYTES_MAX + _BLOCK_BYTES_MAX // 6
+_CHUNK_BYTES_MAX = {
+    _COMPRESSED: _CRC_BYTES + _BLOCK_COMPRESSED_BYTES_MAX,
+    _PLAIN: _CRC_BYTES + _BLOCK_BYTES_MAX,
+}
+# so many chunks decode into one piece
+_RUN_CHUNKS_MAX = PIECE_BYTES_MAX // _BLOCK_BYTES_MAX
+
+
+class SnappyLayer:
+    """Snappy's framing format; a write becomes chunks of at most 65,536 plain bytes."""
+
+    __slots__ = ("ended", "_opened", "_identified", "_rest", "_skip")
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._opened = False  # outgoing: the stream identifier has been written
+        self._identified = False  # incoming: it has been read
+        self._rest = b""
+        self._skip = 0  # bytes of a chunk to be skipped that have yet to come
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._rest = self._rest + data if self._rest else data
+        return self._pieces()
+
+    def _pieces(self) -> Iterator[bytes]:
+        while self._rest:
+            run, chunks, at = self._next_run(self._rest)
+            self._rest = self._rest[at:]
+            if not chunks:
+                return
+            try:
+                piece = bytes(cramjam.snappy.decompress(run))
+            except cramjam.DecompressionError as error:
+                raise LayerError(f"the snappy stream cannot be read ({error})") from error
+            if piece:
+                yield piece
+
+    def _next_run(self, data: bytes) -> tuple[bytes, int, int]:
+        """The next data chunks that stand together, as a stream of their own, how many, and where the
+        rest begins."""
+        end = len(data)
+        at = min(self._skip, end)
+        self._skip -= at
+        start = at
+        chunks = 0
+        while end - at >= _HEAD_BYTES and chunks < _RUN_CHUNKS_MAX:
+            kind = data[at]
+            size = int.from_bytes(data[at + 1 : at + 4], "little")
+            if kind not in _CHUNK_BYTES_MAX:
+                if chunks:
+                    break
+                whole = self._pass_over(kind, size, data, at)
+                if not whole:
+                    break
+                at = start = at + whole
+                continue
+            if not self._identified:
+                raise LayerError("the snappy stream does not begin with its identifier")
+            if not _CRC_BYTES <= size <= _CHUNK_BYTES_MAX[kind]:
+                raise LayerError(f"a snappy chunk of type {kind:02x} has {size} bytes")
+            if at + _HEAD_BYTES + size > end:
+                break
+            at += _HEAD_BYTES + size
+            chunks += 1
+        return _STREAM_IDENTIFIER + data[start:at] if chunks else b"", chunks, at
+
+    def _pass_over(self, kind: int, size: int, data: bytes, at: int) -> int:
+        """How many bytes of ``data`` belong to a chunk without data; 0: it must be whole first."""
+        whole = _HEAD_BYTES + size
+        if kind == _STREAM:
+            if size != len(_STREAM_IDENTIFIER) - _HEAD_BYTES:
+                raise LayerError(f"a snappy stream identifier has {size} bytes")
+            if at + whole > len(data):
+                return 0
+            if not data.startswith(_STREAM_IDENTIFIER, at):
+                raise LayerError("a snappy stream identifier is not sNaPpY")
+            self._identified = True
+            return whole
+        if kind < _UNSKIPPABLE_END:
+            raise LayerError(f"a snappy chunk has the unknown type {kind:02x}")
+        if not self._identified:
+            raise LayerError("the snappy stream does not begin with its identifier")
+        here = min(whole, len(data) - at)
+        self._skip = whole - here
+        return here
+
+    def wrap(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        framed = cramjam.snappy.compress(data)
+        if self._opened:
+            return bytes(memoryview(framed)[len(_STREAM_IDENTIFIER) :])
+        self._opened = True
+        return bytes(framed)
+
+
+# --- TLS ---------------------------------------------------------------------------------------
+
+_RECORD_BYTES_MAX = 16_384
+
+
+class TlsLayer:
+    """The server's side of TLS. ``secure`` once the handshake is done, ``ended`` once the peer has closed.
+
+    The handshake has its own things to say: after every ``feed``, also one that raised, the connection
+    sends what ``take_outgoing`` gives. ``wrap`` takes it along.
+    """
+
+    __slots__ = ("ended", "secure", "_incoming", "_outgoing", "_tls")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.ended = False
+        self.secure = False
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        if not self.ended:
+            self._incoming.write(data)
+        return self._pieces()
+
+    def _pieces(self) -> Iterator[bytes]:
+        try:
+            if not self.secure:
+                self._tls.do_handshake()
+                self.secure = True
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise LayerError(f"the TLS handshake failed ({_reason(error)})") from error
+        waiting = False
+        while not waiting and not self.ended:
+            records: list[bytes] = []
+            broken: ssl.SSLError | None = None
+            # a piece of whole records: one scan for many of them
+            while len(records) < PIECE_BYTES_MAX // _RECORD_BYTES_MAX:
+                try:
+                    record = self._tls.read(_RECORD_BYTES_MAX)
+                except ssl.SSLWantReadError:
+                    waiting = True
+                    break
+                except ssl.SSLZeroReturnError:
+                    self.ended = True
+                    break
+                except ssl.SSLError as error:
+                    broken = error
+                    break
+                if not record:  # the same as SSLZeroReturnError, as read() says it
+                    self.ended = True
+                    break
+                records.append(record)
+            if records:
+                yield b"".join(records)
+            if broken is not None:
+                raise LayerError(f"the TLS stream cannot be read ({_reason(broken)})") from broken
+
+    def take_outgoing(self) -> bytes:
+        """Bytes of handshakes and alerts, to be sent as they are."""
+        return self._outgoing.read()
+
+    def wrap(self, data: bytes) -> bytes:
+        assert self.secure, "nothing is said inside TLS before the handshake is done"
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._tls.write(view) :]
+        except ssl.SSLError as error:
+            raise LayerError(f"the TLS stream cannot be written ({_reason(error)})") from error
+        return self._outgoing.read()
+
+    def close(self) -> bytes:
+        """The alert that says to the peer: this was all (and what else is still to be sent)."""
+        if self.secure:
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:
+                # The peer's own alert has not come, or the stream is broken already; ours is out either way.
+                pass
+        return self._outgoing.read()
+
+    @property
+    def common_name(self) -> str:
+        """The name in the client's certificate; empty without one."""
+        if not self.secure:
+            return ""
+        certificate = self._tls.getpeercert() or {}
+        for names in certificate.get("subject", ()):
+            for pair in names:
+                if pair[0] == "commonName":
+                    return str(pair[1])
+        return ""
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")
+
+
+_VERSIONS = {
+    TlsVersion.TLS_1_0: ssl.TLSVersion.TLSv1,
+    TlsVersion.TLS_1_1: ssl.TLSVersion.TLSv1_1,
+    TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2,
+    TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3,
+}
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What clients' TLS is made with, or None without a certificate; a wrong file is a ConfigError."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # a peer could make the broker do handshakes for ever
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    with warnings.catch_warnings():
+        # that old versions are weak is told in the setting's documentation
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = _VERSIONS[settings.tls_min_version]
+    _load_certificate(context, settings.tls_cert, settings.tls_key)
+    if settings.tls_client_auth_policy is not TlsClientAuth.NONE:
+        trust(context, settings.tls_root_ca_file, ssl.Purpose.CLIENT_AUTH)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def trust(context: ssl.SSLContext, authorities: Path | None, purpose: ssl.Purpose) -> None:
+    """Have the context believe whom these authorities (None: the system's) have signed."""
+    if authorities is None:
+        context.load_default_certs(purpose)
+        return
+    _read(authorities, "tls_root_ca_file")
+    try:
+        context.load_verify_locations(cafile=authorities)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"tls_root_ca_file {authorities} has no certificate in PEM form ({_reason(error)})."
+        ) from error
+
+
+def _load_certificate(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    _read(cert, "tls_cert")
+    _read(key, "tls_key")
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"tls_key {key} is not the key of tls_cert {cert}.") from error
+        raise ConfigError(
+            f"tls_cert {cert} and tls_key {key} are not a certificate and its unencrypted key in PEM"
+            f" form ({_reason(error)})."
+        ) from error
+
+
+def _no_password() -> str:
+    # without an answer OpenSSL would ask on the terminal
+    return ""
+
+
+def _read(path: Path, setting: str) -> None:
+    try:
+        path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {setting} {path}: {error.strerror}.") from error

@@ -1,0 +1,343 @@
+"""Group commit: at the end of each loop turn what was published becomes durable and is handed out.
+
+One turn, in order: state that must not be forgotten, then one write per lane that has something
+pending (with ``synced``, one fdatasync behind it, off the loop), then answers, then the channels
+that can hand something out. While a lane's commit is under way its publishes collect for the next
+one, so the slower the disk, the larger the groups.
+
+``written`` lanes write on the loop where the engine only touches the page cache, and are synced in
+the background every ``sync_messages_max`` messages or ``sync_interval_ms``. A failed log answers
+with its error and holds nobody else up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.broker.broker import Broker
+from penstock.broker.lanes import Lane, Turn
+from penstock.clock import Clock
+from penstock.errors import DiskFull, OperatingError
+from penstock.failpoint import hit
+from penstock.protocol.block import Block
+from penstock.runtime.pool import Pool
+from penstock.storage.port import Engine, Log
+
+log = logging.getLogger("penstock.committer")
+
+
+class Writer:
+    """A lane and the log it is written to."""
+
+    __slots__ = (
+        "busy",
+        "lane",
+        "log",
+        "synced_each",
+        "syncing",
+        "unsynced",
+        "unsynced_since_ns",
+        "waiting",
+    )
+
+    def __init__(self, lane: Lane, log: Log, synced_each: bool) -> None:
+        self.lane = lane
+        self.log = log
+        self.synced_each = synced_each
+        self.busy = False
+        self.syncing = False
+        self.unsynced = 0
+        self.unsynced_since_ns = 0
+        self.waiting: list[Callable[[], None]] = []  # who waits until nothing is under way
+
+
+class Committer:
+    """Carries out the effects that a turn left behind."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        engine: Engine,
+        pool: Pool,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
+        sync_messages_max: int,
+    ) -> None:
+        self.broker = broker
+        self.engine = engine
+        self.pool = pool
+        self.clock = clock
+        self.call_soon = call_soon
+        self.sync_messages_max = sync_messages_max
+        self.writers: dict[Lane, Writer] = {}
+        self.scheduled = False
+        self.after_turn: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = _nothing
+        self.on_failure: Callable[[Lane, OperatingError], None] = _no_failure
+        self.state_busy = False
+        self.state_durable = 0
+        self.state_waiters: list[tuple[int, Turn]] = []
+        self.held: list[Lane] = []  # pending, but state must be safe first
+        self.commit_count = 0
+        self.sync_count = 0
+
+    # -- the turn
+
+    def wake(self) -> None:
+        """Something happened: run a turn when this round of I/O is through."""
+        if not self.scheduled:
+            self.scheduled = True
+            self.call_soon(self.turn)
+
+    def turn(self) -> None:
+        self.scheduled = False
+        broker = self.broker
+        if broker.dirty_lanes:
+            dirty, broker.dirty_lanes = broker.dirty_lanes, []
+            now_ns = self.clock.now_ns()
+            for lane in dirty:
+                self._commit(lane, now_ns)
+        if broker.state_changes or self.state_waiters:
+            self._save_state()
+        if broker.dirty_channels:
+            self._pump()
+        self.after_turn()
+
+    def _pump(self) -> None:
+        broker = self.broker
+        dirty, broker.dirty_channels = broker.dirty_channels, []
+        now_ns = self.clock.now_ns()
+        monotonic_ns = self.clock.monotonic_ns()
+        for channel in dirty:
+            channel.pump(now_ns, monotonic_ns)
+        if broker.dirty_channels:
+            self.wake()
+
+    # -- blocks
+
+    def follow(self, lane: Lane, opened: Log, durability: str) -> Writer:
+        writer = self.writers[lane] = Writer(lane, opened, durability == "synced")
+        return writer
+
+    def _commit(self, lane: Lane, now_ns: int) -> None:
+        writer = self.writers.get(lane)
+        if writer is None or writer.busy:
+            return  # gone, or its commit under way takes the rest when it ends
+        blocks, turn, size = lane.form(now_ns)
+        for block in blocks:
+            writer.log.append(block)
+        writer.busy = True
+        if self.broker.state_version > self.state_durable:
+            # a topic, a tag or a reservation that these blocks need is not safe yet
+            self._after_state(lambda error: self._write(writer, blocks, turn, size, error))
+        else:
+            self._write(writer, blocks, turn, size, None)
+
+    def _write(
+        self,
+        writer: Writer,
+        blocks: Sequence[Block],
+        turn: Turn,
+        size: int,
+        error: Exception | None,
+    ) -> None:
+        self.commit_count += 1
+        if error is not None:
+            self._written(writer, blocks, turn, size, error)
+        elif not writer.synced_each and self.engine.writes_inline:
+            try:
+                writer.log.write()
+            except OperatingError as failure:
+                self._written(writer, blocks, turn, size, failure)
+            else:
+                self._written(writer, blocks, turn, size, None)
+        else:
+            opened, synced_each = writer.log, writer.synced_each
+
+            def job() -> int:
+                opened.write()
+                hit("commit.written")
+                synced = opened.sync() if synced_each else 0
+                hit("commit.durable")
+                return synced
+
+            def then(synced_end: int | None, failure: Exception | None) -> None:
+                if synced_end:
+                    writer.lane.synced_end = synced_end
+                    self.sync_count += 1
+                self._written(writer, blocks, turn, size, failure)
+                self.wake()
+
+            self.pool.submit(job, then)
+
+    def _written(
+        self,
+        writer: Writer,
+        blocks: Sequence[Block],
+        turn: Turn,
+        size: int,
+        failure: Exception | None,
+    ) -> None:
+        lane = writer.lane
+        writer.busy = False
+        error: OperatingError | None = None
+        if failure is None:
+            lane.committed(blocks, size)
+            if not writer.synced_each:
+                self._count_unsynced(writer, blocks)
+        else:
+            error = _as_operating(lane, failure)
+            lane.failed(blocks, size, error, lasting=not isinstance(error, DiskFull))
+            self.on_failure(lane, error)
+        hit("commit.answer")
+        turn.end(error)
+        if lane.pending:
+            if lane.refusal is not None:
+                self._refuse_pending(lane, lane.refusal)
+            else:
+                self.broker.dirty_lanes.append(lane)
+                self.wake()
+        elif writer.waiting:
+            waiting, writer.waiting = writer.waiting, []
+            for waiter in waiting:
+                waiter()
+        self.on_room()
+
+    def _refuse_pending(self, lane: Lane, error: OperatingError) -> None:
+        lane.pending = []
+        self.broker.uncommitted_bytes -= lane.pending_bytes
+        lane.pending_bytes = 0
+        turn, lane.turn = lane.turn, Turn()
+        turn.end(error)
+
+    def when_idle(self, lane: Lane, then: Callable[[], None]) -> None:
+        """Call when nothing of the lane is pending or under way."""
+        writer = self.writers.get(lane)
+        if writer is None or not (writer.busy or writer.syncing or lane.pending):
+            then()
+        else:
+            writer.waiting.append(then)
+
+    # -- written lanes are synced behind the answers
+
+    def _count_unsynced(self, writer: Writer, blocks: Sequence[Block]) -> None:
+        if not writer.unsynced:
+            writer.unsynced_since_ns = self.clock.monotonic_ns()
+        for block in blocks:
+            writer.unsynced += block.count
+        if writer.unsynced >= self.sync_messages_max and not writer.syncing:
+            self.sync_behind(writer)
+
+    def sync_behind(self, writer: Writer) -> None:
+        """Sync what is written by now, without anybody waiting for it."""
+        writer.syncing = True
+        writer.unsynced = 0
+
+        def then(synced_end: int | None, failure: Exception | None) -> None:
+            writer.syncing = False
+            self.sync_count += 1
+            lane = writer.lane
+            if failure is not None:
+                lane.refusal = _as_operating(lane, failure)
+                self.on_failure(lane, lane.refusal)
+            elif synced_end:
+                lane.synced_end = synced_end
+            if not writer.busy and not lane.pending and writer.waiting:
+                waiting, writer.waiting = writer.waiting, []
+                for waiter in waiting:
+                    waiter()
+
+        self.pool.submit(writer.log.sync, then)
+
+    def sync_overdue(self, interval_ns: int) -> None:
+        """Called now and then: sync written lanes whose oldest unsynced message has waited that
+        long."""
+        limit = self.clock.monotonic_ns() - interval_ns
+        for writer in self.writers.values():
+            if writer.unsynced and not writer.syncing and writer.unsynced_since_ns <= limit:
+                self.sync_behind(writer)
+
+    # -- state
+
+    def state_turn(self) -> Turn:
+        """A turn that ends when all state changed so far is safe."""
+        turn = Turn()
+        if self.broker.state_version <= self.state_durable:
+            turn.over = True
+        else:
+            self.state_waiters.append((self.broker.state_version, turn))
+            self.wake()
+        return turn
+
+    def _after_state(self, then: Callable[[Exception | None], None]) -> None:
+        turn = Turn()
+        turn.waiters.append(_Continuation(turn, then))
+        self.state_waiters.append((self.broker.state_version, turn))
+
+    def _save_state(self) -> None:
+        if self.state_busy:
+            return
+        broker = self.broker
+        changes, broker.state_changes = broker.state_changes, []
+        version = broker.state_version
+        state = self.engine.state
+        for key, value in changes:
+            if value is None:
+                state.delete(key)
+            else:
+                state.put(key, value)
+        self.state_busy = True
+
+        def job() -> None:
+            state.write()
+            state.sync()
+
+        def then(_: None, failure: Exception | None) -> None:
+            self.state_busy = False
+            error: OperatingError | None = None
+            if failure is None:
+                self.state_durable = version
+            else:
+                error = OperatingError(f"state could not be saved: {failure}")
+                log.error("%s; what depends on it is refused", error)
+            waiters, self.state_waiters = self.state_waiters, []
+            for needed, turn in waiters:
+                if needed <= version:
+                    turn.end(error)
+                else:
+                    self.state_waiters.append((needed, turn))
+            self.wake()
+
+        self.pool.submit(job, then)
+
+
+class _Continuation:
+    """What goes on when a state turn is over."""
+
+    __slots__ = ("then", "turn")
+
+    def __init__(self, turn: Turn, then: Callable[[Exception | None], None]) -> None:
+        self.turn = turn
+        self.then = then
+
+    def turn_over(self) -> None:
+        self.then(self.turn.error)
+
+
+def _as_operating(lane: Lane, failure: Exception) -> OperatingError:
+    if isinstance(failure, OperatingError):
+        return failure
+    if isinstance(failure, OSError):
+        return OperatingError(
+            f"{lane.topic}: {failure.strerror or failure}; nothing of it was kept"
+        )
+    raise failure  # our bug: end loudly
+
+
+def _nothing() -> None:
+    """Nobody listens."""
+
+
+def _no_failure(lane: Lane, error: OperatingError) -> None:
+    """Nobody listens."""

@@ -1,0 +1,297 @@
+"""The broker's core hosted on an event loop, with storage under it. Doors talk to this.
+
+A door asks for a topic (``topic``), publishes to it or subscribes to its channels, and calls
+``wake`` so that a turn runs when this round of I/O is through. A topic that an earlier run left is
+opened off the loop first: then the door gets None and is called back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from penstock.broker.broker import Broker, BrokerOptions
+from penstock.broker.channel import Channel
+from penstock.broker.lanes import Lane, Turn
+from penstock.broker.topic import Topic
+from penstock.clock import Clock
+from penstock.errors import CorruptionError, DiskFull, OperatingError, PenstockError
+from penstock.runtime.committer import Committer
+from penstock.runtime.journals import Journals, Keeper, journal_name, open_new
+from penstock.runtime.loading import Loaded, load, settle
+from penstock.runtime.pool import Pool
+from penstock.runtime.reader import Reader
+from penstock.runtime.timers import Timers
+from penstock.storage.memory import MemoryEngine
+from penstock.storage.port import Engine
+
+log = logging.getLogger("penstock.host")
+
+TICK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """What the host must know of the settings."""
+
+    broker: BrokerOptions
+    sync_interval_ms: int = 2_000
+    sync_messages_max: int = 2_500
+    journal_write_interval_ms: int = 50
+    journal_sync_interval_ms: int = 500
+    uncommitted_bytes_max: int = 64 << 20
+    verify: bool = False
+
+
+class Host:
+    """Core, committer, reader, journals and timers, wired."""
+
+    def __init__(
+        self,
+        options: HostOptions,
+        engine: Engine,
+        pool: Pool,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        seed: int | None = None,
+    ) -> None:
+        self.options = options
+        self.engine = engine
+        self.memory = MemoryEngine()
+        self.pool = pool
+        self.clock = clock
+        self.loop = loop
+        self.broker = broker = Broker(options.broker, seed)
+        self.committer = Committer(
+            broker, engine, pool, clock, loop.call_soon, options.sync_messages_max
+        )
+        self.wake = self.committer.wake
+        self.journals = Journals(
+            broker,
+            pool,
+            clock,
+            loop.call_later,
+            options.journal_write_interval_ms,
+            options.journal_sync_interval_ms,
+        )
+        self.timers = Timers(broker, clock, loop.call_later, self.wake)
+        self.reader = Reader(broker, pool, clock, self.committer.writers, self._damaged)
+        self.committer.after_turn = self._after_turn
+        self.committer.on_room = self._room
+        self.committer.on_failure = self._failed
+        broker.on_channel_made = self._channel_made
+        broker.on_channel_dropped = self._channel_dropped
+        self.loading: dict[str, list[Callable[[Topic | None, PenstockError | None], None]]] = {}
+        self.held_back: list[Callable[[], None]] = []
+        self.reserved: dict[int, int] = {}
+        self.problems: dict[str, str] = {}
+        self.tick_handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Take up what is stored; only topics in which something sleeps are opened now."""
+        items: dict[str, bytes] = {}
+        for key, value in self.engine.state.items(""):
+            if key.startswith("seq/"):
+                self.reserved[int(key[4:])] = int(value)
+            else:
+                items[key] = value
+        self.broker.restore(items)
+        self._tick()
+        for name, document in self.broker.known.items():
+            # what sleeps in a delay lane may be due: open it now
+            if b'/delay"' in document:
+                self.topic(name, _opened)
+
+    # -- topics
+
+    def topic(
+        self, name: str, then: Callable[[Topic | None, PenstockError | None], None]
+    ) -> Topic | None:
+        """The topic, made if nobody has used it; or None now, and ``then`` is called when it is
+        open."""
+        topic = self.broker.topics.get(name)
+        if topic is not None:
+            return topic
+        waiting = self.loading.get(name)
+        if waiting is not None:
+            waiting.append(then)
+            return None
+        if name not in self.broker.known:
+            topic = self.broker.make_topic(name, self.clock.now_ns())
+            for lane in topic.lanes():
+                self._open_lane(topic, lane)
+            return topic
+        self.loading[name] = [then]
+        topic = self.broker.topic_from(name)
+        engine = self._engine_of(topic)
+        self.pool.submit(partial(load, topic, engine, self.reserved), partial(self._loaded, name))
+        return None
+
+    def _engine_of(self, topic: Topic) -> Engine:
+        return self.memory if topic.durability == "memory" else self.engine
+
+    def _open_lane(self, topic: Topic, lane: Lane) -> None:
+        """The log of a lane that is new: nothing is on disk before its first block."""
+        opened = self._engine_of(topic).log(topic.name, lane.partition, lane.lane)
+        self.committer.follow(lane, opened, topic.durability)
+
+    def _loaded(self, name: str, loaded: Loaded | None, failure: Exception | None) -> None:
+        waiting = self.loading.pop(name)
+        error: PenstockError | None = None
+        topic: Topic | None = None
+        if loaded is not None:
+            topic = loaded.topic
+            self.broker.topics[name] = topic
+            for lane, opened in loaded.logs.items():
+                self.committer.follow(lane, opened, topic.durability)
+            self.journals.open.update(loaded.journals)
+            if loaded.cut_bytes:
+                log.warning("%s: a torn tail of %d bytes was cut", name, loaded.cut_bytes)
+            settle(loaded)
+        elif isinstance(failure, PenstockError):
+            error = failure
+            self.problems[name] = str(failure)
+            log.error("topic %s stays closed: %s", name, failure)
+        elif isinstance(failure, OSError):
+            error = OperatingError(f"topic {name} cannot be opened: {failure}", retry=True)
+            log.error("%s", error)
+        elif failure is not None:
+            raise failure
+        for then in waiting:
+            then(topic, error)
+        self.wake()
+
+    def delete_topic(self, name: str) -> None:
+        """With all it had. It must be loaded."""
+        topic = self.broker.topics[name]
+        keepers: list[Keeper] = [*topic.channels.values(), *topic.partitions]
+        lanes = topic.lanes()
+        self.broker.delete_topic(name, self.clock.now_ns())
+        for keeper in keepers:
+            self.journals.close(keeper)
+        for lane in lanes:
+            self.committer.when_idle(lane, partial(self._close_lane, topic, lane, lanes))
+        self.wake()
+
+    def _close_lane(self, topic: Topic, lane: Lane, lanes: list[Lane]) -> None:
+        writer = self.committer.writers.pop(lane)
+        writer.log.close()
+        if not any(other in self.committer.writers for other in lanes):
+            self._engine_of(topic).drop_topic(topic.name)
+
+    # -- channels
+
+    def _channel_made(self, channel: Channel) -> None:
+        topic = self.broker.topics[channel.topic]
+        engine = self.memory if channel.ephemeral else self._engine_of(topic)
+        self.journals.open[channel] = open_new(engine, channel)
+
+    def _channel_dropped(self, channel: Channel) -> None:
+        topic = self.broker.topics[channel.topic]
+        self.journals.close(channel)
+        engine = self.memory if channel.ephemeral else self._engine_of(topic)
+        engine.drop_channel(channel.topic, journal_name(channel))
+
+    def publish_delayed(
+        self, topic: Topic, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int
+    ) -> Turn:
+        """Into a delay lane; its log and journal come with its first message."""
+        turn = topic.publish_delayed(bodies, size, due_ns, now_ns)
+        for partition in topic.partitions:
+            if partition.delay is not None and partition not in self.journals.open:
+                self._open_lane(topic, partition.delay)
+                self.journals.open[partition] = open_new(self._engine_of(topic), partition)
+        return turn
+
+    def state_turn(self) -> Turn:
+        return self.committer.state_turn()
+
+    # -- back-pressure
+
+    @property
+    def crowded(self) -> bool:
+        return self.broker.uncommitted_bytes > self.options.uncommitted_bytes_max
+
+    def _room(self) -> None:
+        held = self.held_back
+        if held and self.broker.uncommitted_bytes < self.options.uncommitted_bytes_max // 2:
+            self.held_back = []
+            for resume in held:
+                resume()
+
+    # -- trouble
+
+    def _failed(self, lane: Lane, error: OperatingError) -> None:
+        if isinstance(error, DiskFull):
+            if self.broker.refusal is None:
+                log.error("%s", error)
+            self.broker.refusal = error
+            self.problems["disk"] = str(error)
+        elif lane.topic not in self.problems:
+            self.problems[lane.topic] = str(error)
+            log.error("%s/%s takes no more writes: %s", lane.topic, lane.key, error)
+
+    def _damaged(self, lane: Lane, error: CorruptionError) -> None:
+        if lane.topic not in self.problems:
+            self.problems[lane.topic] = str(error)
+            log.error(
+                "%s/%s is damaged and hands out nothing behind that: %s",
+                lane.topic,
+                lane.key,
+                error,
+            )
+
+    # -- time
+
+    def _after_turn(self) -> None:
+        broker = self.broker
+        if broker.wants or broker.delay_wants:
+            self.reader.fetch()
+        if broker.dirty_journals or broker.dirty_delays or self.journals.unsynced:
+            self.journals.arm()
+        self.timers.arm()
+        if self.options.verify:
+            for topic in broker.topics.values():
+                for channel in topic.channels.values():
+                    channel.verify()
+
+    def _tick(self) -> None:
+        self.tick_handle = self.loop.call_later(TICK_S, self._tick)
+        self.committer.sync_overdue(self.options.sync_interval_ms * 1_000_000)
+        if self.broker.refusal is not None and self.engine.accepts_publishes():
+            log.info("there is room on the disk again: publishes are accepted")
+            self.broker.refusal = None
+            self.problems.pop("disk", None)
+
+    # -- the end
+
+    async def stop(self) -> None:
+        """Commit what is pending, write the journals, and close everything cleanly."""
+        if self.tick_handle is not None:
+            self.tick_handle.cancel()
+        self.timers.stop()
+        self.committer.turn()
+        for lane in [*self.committer.writers]:
+            idle = asyncio.Event()
+            self.committer.when_idle(lane, idle.set)
+            await idle.wait()
+        while self.journals.busy or self.committer.state_busy or self.broker.state_changes:
+            self.committer.turn()
+            await asyncio.sleep(0.001)
+        await self.loop.run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        for journal in self.journals.collect():
+            journal.write()
+        for journal in self.journals.open.values():
+            journal.close()
+        for writer in self.committer.writers.values():
+            writer.log.close()
+        self.engine.close()
+
+
+def _opened(topic: Topic | None, error: PenstockError | None) -> None:
+    """Opened because something of it may be due; problems are on record already."""

@@ -1,0 +1,150 @@
+"""Channels' journals on their way to storage: what happened is collected in the core and written
+here.
+
+Every ``write_interval`` all channels in which something happened are written in one job off the
+loop, every ``sync_interval`` what was written is synced. So a finish older than the first survives
+kill -9, one older than the second survives power loss; what is younger may only be delivered
+again. When a journal has grown enough it gets a snapshot, from which the next restart begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from penstock.broker.broker import Broker
+from penstock.broker.channel import Channel
+from penstock.broker.partition import Partition
+from penstock.broker.restore import snapshot
+from penstock.clock import Clock
+from penstock.errors import OperatingError
+from penstock.failpoint import hit
+from penstock.runtime.pool import Pool
+from penstock.runtime.timers import Handle
+from penstock.storage.port import Engine, Journal
+
+log = logging.getLogger("penstock.journals")
+
+SNAPSHOT_BYTES = 8 << 20
+Keeper = Channel | Partition
+"""Who has a journal: a channel, or a partition for its delay lane."""
+
+
+class Journals:
+    """The open journals and the two intervals."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        pool: Pool,
+        clock: Clock,
+        call_later: Callable[[float, Callable[[], None]], Handle],
+        write_interval_ms: int,
+        sync_interval_ms: int,
+    ) -> None:
+        self.broker = broker
+        self.pool = pool
+        self.clock = clock
+        self.call_later = call_later
+        self.write_interval_s = write_interval_ms / 1000
+        self.sync_interval_ns = sync_interval_ms * 1_000_000
+        self.open: dict[Keeper, Journal] = {}
+        self.unsynced: dict[Journal, None] = {}
+        self.synced_at_ns = 0
+        self.armed: Handle | None = None
+        self.busy = False
+        self.failure: OperatingError | None = None
+
+    def arm(self) -> None:
+        """At each turn's end: if something happened, write it within the interval."""
+        if self.armed is None and (
+            self.broker.dirty_journals or self.broker.dirty_delays or self.unsynced
+        ):
+            self.armed = self.call_later(self.write_interval_s, self._ring)
+
+    def _ring(self) -> None:
+        self.armed = None
+        if not self.busy:
+            self.flush()
+
+    def collect(self) -> list[Journal]:
+        """Hand what happened to the journals; returns those that have something to write."""
+        broker = self.broker
+        written: list[Journal] = []
+        channels, broker.dirty_journals = broker.dirty_journals, []
+        partitions, broker.dirty_delays = broker.dirty_delays, []
+        keepers: Iterable[Keeper] = (*channels, *partitions)
+        now_ns = self.clock.now_ns()
+        for keeper in keepers:
+            batch = keeper.take_records()
+            journal = self.open.get(keeper)
+            if journal is None:
+                continue  # gone meanwhile
+            journal.append(batch)
+            if journal.bytes_since_snapshot > SNAPSHOT_BYTES:
+                journal.append(
+                    snapshot(keeper, now_ns) if isinstance(keeper, Channel) else keeper.snapshot()
+                )
+            written.append(journal)
+        return written
+
+    def flush(self) -> None:
+        """Write off the loop; sync too when that is due."""
+        written = self.collect()
+        for journal in written:
+            self.unsynced[journal] = None
+        monotonic_ns = self.clock.monotonic_ns()
+        synced: list[Journal] = []
+        if self.unsynced and monotonic_ns - self.synced_at_ns >= self.sync_interval_ns:
+            self.synced_at_ns = monotonic_ns
+            synced = [*self.unsynced]
+            self.unsynced.clear()
+        if not written and not synced:
+            self.arm()
+            return
+        self.busy = True
+
+        def job() -> None:
+            for journal in written:
+                journal.write()
+            hit("journals.written")
+            for journal in synced:
+                journal.sync()
+
+        def then(_: None, failure: Exception | None) -> None:
+            self.busy = False
+            self._note(failure)
+            self.arm()
+
+        self.pool.submit(job, then)
+
+    def _note(self, failure: Exception | None) -> None:
+        if failure is None:
+            self.failure = None
+        elif isinstance(failure, OperatingError):
+            if self.failure is None:
+                log.error("%s; deliveries go on, finished messages may come again", failure)
+            self.failure = failure
+        else:
+            raise failure
+
+    def close(self, keeper: Keeper) -> None:
+        journal = self.open.pop(keeper, None)
+        if journal is not None:
+            self.unsynced.pop(journal, None)
+            journal.close()
+
+
+def journal_name(keeper: Keeper) -> str:
+    """The name a journal is kept under; '@' can't be in a channel's name."""
+    if isinstance(keeper, Channel):
+        return keeper.name
+    return f"delay@{keeper.number}"
+
+
+def open_new(engine: Engine, keeper: Keeper) -> Journal:
+    """A journal nobody has written yet."""
+    journal = engine.journal(keeper.topic, journal_name(keeper))
+    for _ in journal.recover():
+        raise AssertionError(f"{keeper!r} is new and has a journal")
+    return journal

@@ -1,0 +1,123 @@
+"""Opening a topic that an earlier run left: logs recovered, journals replayed, sleepers found. Off
+the loop.
+
+The topic's objects are built on the loop from its document; the job fills them while nobody else
+knows them; ``settle`` on the loop makes them live. The order matters: lanes first (where seqs go
+on), then channels (whose cursors may be ahead of a log that lost unsynced messages), then the
+delay lane (whose watermark stands in the delay journal or in blocks of the ready lane after it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.broker.lanes import Lane
+from penstock.broker.partition import Partition
+from penstock.broker.restore import replay, resume
+from penstock.broker.topic import Topic
+from penstock.protocol.journal import MOVED, Record
+from penstock.runtime.journals import Keeper, journal_name
+from penstock.storage.port import Engine, Journal, Log
+
+SCAN_BYTES = 4 << 20
+
+
+class Loaded:
+    """What the job opened."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.logs: dict[Lane, Log] = {}
+        self.journals: dict[Keeper, Journal] = {}
+        self.cut_bytes = 0
+
+
+def load(topic: Topic, engine: Engine, reserved: Mapping[int, int]) -> Loaded:
+    """The disk's part. ``reserved`` are the ends of seq reservations by log."""
+    loaded = Loaded(topic)
+    for lane in topic.lanes():
+        opened = engine.log(topic.name, lane.partition, lane.lane)
+        bounds = opened.bounds()
+        synced_end = bounds.synced_end
+        if bounds.end > synced_end:
+            synced_end = opened.sync()  # what a killed broker wrote is about to be handed out
+        loaded.cut_bytes += bounds.cut_bytes
+        loaded.logs[lane] = opened
+        lane.restore(
+            bounds.start,
+            bounds.end,
+            synced_end,
+            bounds.appended_at_ns,
+            reserved.get(lane.log, 0),
+            bounds.clean,
+        )
+        for low, high in bounds.holes:
+            lane.note_hole(low, high)
+    for name in topic.started:
+        channel = topic.open_channel(name)
+        journal = engine.journal(topic.name, name)
+        replay(channel, journal.recover())
+        loaded.journals[channel] = journal
+        for progress in channel.progress:
+            progress.lane.skip_to(progress.cursor)
+    for partition in topic.partitions:
+        if partition.delay is not None:
+            _load_delay(partition, loaded, engine)
+    return loaded
+
+
+def _load_delay(partition: Partition, loaded: Loaded, engine: Engine) -> None:
+    journal = engine.journal(partition.topic, journal_name(partition))
+    partition.restore_marks([*journal.recover()])
+    loaded.journals[partition] = journal
+    watermarks = [
+        _watermark(partition, lane, loaded.logs[lane]) for lane in partition.ready.values()
+    ]
+    lowest = min(watermarks)
+    delay = partition.delay
+    assert delay is not None
+    opened = loaded.logs[delay]
+    sleeping: list[tuple[int, int]] = []
+    at = delay.start
+    while at < delay.next_seq:
+        blocks = opened.read(at, SCAN_BYTES)
+        if not blocks:
+            break
+        for block in blocks:
+            for index, wake in enumerate(block.wakes or ()):
+                entry = (wake, block.seq_at(index))
+                if entry > lowest:
+                    sleeping.append(entry)
+        at = blocks[-1].end
+    partition.schedule.restore(sleeping, max([0, *[mark[0] for mark in watermarks]]))
+
+
+def _watermark(partition: Partition, lane: Lane, opened: Log) -> tuple[int, int]:
+    """How far the delay lane has moved into this ready lane: (wake, seq)."""
+    record: Record | None = partition.marks.get(lane.log)
+    mark = (0, -1)
+    at = lane.start
+    if record is not None and record[0] == MOVED:
+        mark = (record[6], record[2])
+        at = max(at, record[3])
+    while at < lane.next_seq:
+        blocks = opened.read(at, SCAN_BYTES)
+        if not blocks:
+            break
+        for block in blocks:
+            if block.mark is not None:
+                mark = max(mark, block.mark)
+        at = blocks[-1].end
+    return mark
+
+
+def settle(loaded: Loaded) -> None:
+    """On the loop: the topic is live from here on."""
+    topic = loaded.topic
+    if topic.unclaimed is None and not topic.channels:
+        # only ephemeral channels had claimed it, and they are gone with what they had
+        topic.unclaimed = {lane.key: lane.durable_end for lane in topic.ready_lanes()}
+    for channel in topic.channels.values():
+        resume(channel)
+    for partition in topic.partitions:
+        partition.watch()

@@ -1,0 +1,112 @@
+"""Cold reads: blocks that a channel wants and that are not in memory, fetched off the loop.
+
+The core says which seq of which lane is wanted; each is read once however many want it, in chunks
+of about a megabyte of whole blocks, small neighbours gathered into one. What comes back goes to
+the cache, and whoever asked is called again at once, before anything can push it out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from penstock.broker.broker import Broker
+from penstock.broker.channel import Channel
+from penstock.broker.lanes import Lane
+from penstock.broker.partition import Partition
+from penstock.clock import Clock
+from penstock.errors import CorruptionError
+from penstock.protocol.block import Block, gather
+from penstock.runtime.committer import Writer
+from penstock.runtime.pool import Pool
+from penstock.storage.port import Log
+
+log = logging.getLogger("penstock.reader")
+
+READ_BYTES_MAX = 1 << 20
+SINGLE_BYTES_MAX = 1  # one block: what a delayed message's move needs
+
+
+class Reader:
+    """Fetches what the core wants."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        pool: Pool,
+        clock: Clock,
+        writers: dict[Lane, Writer],
+        on_damage: Callable[[Lane, CorruptionError], None],
+    ) -> None:
+        self.broker = broker
+        self.pool = pool
+        self.clock = clock
+        self.writers = writers
+        self.on_damage = on_damage
+        self.under_way: dict[tuple[Lane, int], list[Channel | Partition]] = {}
+        self.read_count = 0
+
+    def fetch(self) -> None:
+        """Start on everything the turn left wanted."""
+        broker = self.broker
+        if broker.wants:
+            wants, broker.wants = broker.wants, []
+            for channel, lane, seq in wants:
+                self._want(channel, lane, seq, READ_BYTES_MAX)
+        if broker.delay_wants:
+            delay_wants, broker.delay_wants = broker.delay_wants, []
+            for partition, lane, seq in delay_wants:
+                self._want(partition, lane, seq, SINGLE_BYTES_MAX)
+
+    def _want(self, who: Channel | Partition, lane: Lane, seq: int, bytes_max: int) -> None:
+        key = (lane, seq)
+        waiting = self.under_way.get(key)
+        if waiting is not None:
+            if who not in waiting:
+                waiting.append(who)
+            return
+        writer = self.writers.get(lane)
+        if writer is None:
+            return
+        self.under_way[key] = [who]
+        self.read_count += 1
+        end = lane.durable_end
+        self.pool.submit(
+            partial(_read, writer.log, seq, bytes_max, end), partial(self._arrived, key, end)
+        )
+
+    def _arrived(
+        self,
+        key: tuple[Lane, int],
+        end: int,
+        blocks: list[Block] | None,
+        failure: Exception | None,
+    ) -> None:
+        lane, seq = key
+        waiting = self.under_way.pop(key)
+        if isinstance(failure, CorruptionError):
+            self.on_damage(lane, failure)
+            return
+        if failure is not None:
+            if isinstance(failure, OSError):
+                log.error("%s/%s cannot be read: %s", lane.topic, lane.key, failure)
+                return
+            raise failure
+        first = end
+        for block in blocks or ():
+            first = min(first, block.base)
+            self.broker.cache.add(lane.shelf, block)
+        if first > seq:
+            lane.note_hole(seq, first)
+        now_ns, monotonic_ns = self.clock.now_ns(), self.clock.monotonic_ns()
+        for who in waiting:
+            if isinstance(who, Partition):
+                who.go_on()
+            else:
+                who.pump(now_ns, monotonic_ns)
+
+
+def _read(opened: Log, seq: int, bytes_max: int, end: int) -> list[Block]:
+    """Only what was durable when it was asked for: a block above may yet fail."""
+    return gather([block for block in opened.read(seq, bytes_max) if block.end <= end])

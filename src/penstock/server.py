@@ -1,0 +1,83 @@
+"""The whole broker: an engine, the host over it, and the doors. The one place where everything is
+wired.
+
+``penstock serve``, ``penstock nsqd``, the test kit and the embedded queue all start this; who
+starts it owns the event loop and the signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.broker import BrokerOptions, TopicPolicy
+from penstock.clock import Clock, SystemClock
+from penstock.config import Settings
+from penstock.doors.nsq.door import NsqDoor
+from penstock.runtime.host import Host, HostOptions
+from penstock.runtime.pool import DiskPool
+from penstock.storage.registry import open_engine
+
+
+class Server:
+    """A broker that listens."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.host: Host | None = None
+        self.nsq: NsqDoor | None = None
+        self.pool: DiskPool | None = None
+
+    async def start(self) -> None:
+        """Open the storage and listen; raises in one sentence what is in the way."""
+        loop = asyncio.get_running_loop()
+        engine = await loop.run_in_executor(None, open_engine, self.settings)
+        try:
+            self.pool = DiskPool(self.settings.sync_threads, loop.call_soon_threadsafe)
+            self.host = Host(host_options(self.settings), engine, self.pool, self.clock, loop)
+            self.nsq = NsqDoor(self.host, self.settings)
+            self.host.start()
+            await self.nsq.start()
+        except BaseException:
+            engine.close()
+            raise
+
+    @property
+    def tcp_addresses(self) -> list[tuple[str, int]]:
+        assert self.nsq is not None
+        return self.nsq.addresses
+
+    async def stop(self) -> None:
+        """Let clients go, commit and close everything cleanly."""
+        if self.nsq is not None:
+            await self.nsq.stop()
+        if self.host is not None:
+            await self.host.stop()
+        if self.pool is not None:
+            self.pool.close()
+
+
+def host_options(settings: Settings) -> HostOptions:
+    default = TopicPolicy(settings.partitions, settings.durability.value)
+    policies = {
+        name: TopicPolicy(
+            topic.partitions or default.partitions,
+            topic.durability.value if topic.durability is not None else default.durability,
+        )
+        for name, topic in settings.topics.items()
+    }
+    return HostOptions(
+        broker=BrokerOptions(
+            default_policy=default,
+            policies=policies,
+            max_timeout_ns=settings.max_msg_timeout_ms * 1_000_000,
+            ephemeral_backlog_max=settings.mem_queue_size,
+            cache_bytes_max=settings.block_cache_bytes,
+        ),
+        sync_interval_ms=settings.sync_interval_ms,
+        sync_messages_max=settings.sync_messages_max,
+        journal_write_interval_ms=settings.journal_write_interval_ms,
+        journal_sync_interval_ms=settings.journal_sync_interval_ms,
+        uncommitted_bytes_max=settings.uncommitted_bytes_max,
+        verify=settings.verify,
+    )
