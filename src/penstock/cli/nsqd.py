@@ -32,7 +32,7 @@ from penstock.errors import ConfigError, PenstockError
 NSQD_VERSION = "1.3.0"
 
 if TYPE_CHECKING:
-    from penstock.runtime.server import Server
+    from penstock.server import Server
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from penstock.config import EventLoop, Settings
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.runtime.server import Server
+    from penstock.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def run_broker(settings: Settings, on_listening: Callable[[Server], None]) -> No
 
 
 async def _serve(settings: Settings, on_listening: Callable[[Server], None]) -> None:
-    from penstock.runtime.server import Server  # noqa: PLC0415  --help and --version need no broker
+    from penstock.server import Server  # noqa: PLC0415  --help and --version need no broker
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -20,7 +20,7 @@ from penstock.cli.settings_flags import add_settings_arguments, load_settings
 from penstock.config import Address, Settings
 
 if TYPE_CHECKING:
-    from penstock.runtime.server import Server
+    from penstock.server import Server
 
 log = logging.getLogger(__name__)
 
