@@ -79,9 +79,10 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def topic(request: pytest.FixtureRequest) -> str:
     """From the test's own name, so that a log can be read; at most 50 characters."""
     name = re.sub(r"[^.a-zA-Z0-9_-]+", "_", request.node.name).removeprefix("test_")
-    topic_names = request.config.stash.setdefault(_NAMES, {})
-    number = topic_names[name] = topic_names.get(name, 0) + 1
-    return f"{name[:46]}.{number}"
+    name = name[:46]
+    used = request.config.stash.setdefault(_NAMES, {})
+    used[name] = used.get(name, 0) + 1
+    return f"{name}.{used[name]}"
 
 
 _NAMES: pytest.StashKey[dict[str, int]] = pytest.StashKey()

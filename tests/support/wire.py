@@ -18,6 +18,7 @@ import json
 import socket
 import ssl
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -29,9 +30,9 @@ MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
 
-# How long a frame may take before the test fails. Not a statement about speed: it only has to be
-# longer than any stall of a shared machine, and shorter than pytest's own limit.
-PATIENCE_SECONDS = 30.0
+# How long a frame may take before the test fails, heartbeats in between or not. Not a statement
+# about speed: only longer than any stall of a shared machine, and shorter than pytest's limit.
+PATIENCE_SECONDS = 25.0
 
 NO_SUCH_ID = b"0123456789abcdef"
 
@@ -158,6 +159,7 @@ class Peer:
     ) -> None:
         self.answer_heartbeats = answer_heartbeats
         self.heartbeats_seen = 0
+        self._patience = PATIENCE_SECONDS
         self._socket: socket.socket = socket.create_connection((host, port), PATIENCE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._encode: Callable[[bytes], bytes] | None = None
@@ -172,10 +174,11 @@ class Peer:
     def send(self, *commands: bytes) -> None:
         """In one write."""
         data = b"".join(commands)
-        self._socket.sendall(data if self._encode is None else self._encode(data))
+        self.send_raw(data if self._encode is None else self._encode(data))
 
     def send_raw(self, data: bytes) -> None:
         """Past the compression, where there is one."""
+        self._socket.settimeout(self._patience)
         self._socket.sendall(data)
 
     def half_close(self) -> None:
@@ -208,23 +211,23 @@ class Peer:
     @contextlib.contextmanager
     def patience(self, seconds: float) -> Iterator[None]:
         """Another limit than the usual one for what is read inside."""
-        before = self._socket.gettimeout()
-        self._socket.settimeout(seconds)
+        before, self._patience = self._patience, seconds
         try:
             yield
         finally:
-            self._socket.settimeout(before)
+            self._patience = before
 
     # --- in
 
-    def _fill(self) -> bool:
+    def _fill(self, until: float) -> bool:
         """More bytes into the buffer; False at the end of the stream."""
         if self._eof:
             return False
+        self._socket.settimeout(max(0.001, until - time.monotonic()))
         try:
             data = self._socket.recv(1 << 16)
         except TimeoutError:
-            raise Quiet(f"nothing came within {self._socket.gettimeout()} s") from None
+            raise Quiet(f"nothing came within {self._patience} s") from None
         except ConnectionResetError:
             # A close with our bytes unread is a RST: the broker is gone all the same.
             data = b""
@@ -236,16 +239,18 @@ class Peer:
         self._buffer += data if self._decode is None else self._decode(data)
         return True
 
-    def read_frame(self) -> Frame | None:
+    def read_frame(self, until: float | None = None) -> Frame | None:
         """The next frame, heartbeats included; None if the broker closed instead."""
+        if until is None:
+            until = time.monotonic() + self._patience
         while len(self._buffer) < 4:
-            if not self._fill():
+            if not self._fill(until):
                 assert not self._buffer, f"closed inside a frame: {bytes(self._buffer)!r}"
                 return None
         (size,) = struct.unpack_from(">I", self._buffer)
         assert size >= 4, f"a frame's size counts its type, so it is at least 4, not {size}"
         while len(self._buffer) < 4 + size:
-            if not self._fill():
+            if not self._fill(until):
                 raise AssertionError(f"closed inside a frame: {bytes(self._buffer[:200])!r}")
         (kind,) = struct.unpack_from(">I", self._buffer, 4)
         data = bytes(self._buffer[8 : 4 + size])
@@ -255,8 +260,9 @@ class Peer:
 
     def next_frame(self) -> Frame:
         """The next frame that is not a heartbeat."""
+        until = time.monotonic() + self._patience
         while True:
-            frame = self.read_frame()
+            frame = self.read_frame(until)
             if frame is None:
                 raise Closed("the broker closed the connection")
             if self.answer_heartbeats and frame == (RESPONSE, HEARTBEAT):
@@ -293,9 +299,10 @@ class Peer:
         self.expect_closed()
 
     def expect_closed(self) -> None:
-        frame = self.read_frame()
+        until = time.monotonic() + self._patience
+        frame = self.read_frame(until)
         while self.answer_heartbeats and frame == (RESPONSE, HEARTBEAT):
-            frame = self.read_frame()
+            frame = self.read_frame(until)
         assert frame is None, f"expected the broker to close the connection, got {frame}"
 
     def expect_message(self, body: bytes | None = None) -> Delivery:
