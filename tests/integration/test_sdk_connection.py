@@ -152,6 +152,9 @@ async def test_a_silent_broker_is_given_up(caplog: pytest.LogCaptureFixture) -> 
             assert connection is not None
             # As if nothing had come for so long, instead of waiting for it.
             connection._heard_at -= 10
+            connection._check_at -= 10
+            connection._check_alive()  # late itself: the loop was held up, nothing is proved
+            assert not connection.closed
             connection._check_alive()
             await broker.until(lambda: not broker.sessions)
             await producer.publish("t", b"x")

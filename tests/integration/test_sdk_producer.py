@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from datetime import timedelta
 
 import pytest
 
@@ -29,6 +30,10 @@ def client(*brokers: FakeNsqd) -> Client:
 
 def commands(broker: FakeNsqd, *names: bytes) -> list[bytes]:
     return [line for line in broker.commands if line.split(b" ")[0] in names]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % i for i in range(count)]
 
 
 class Held:
@@ -128,6 +133,8 @@ async def test_a_delay_is_a_command_of_its_own() -> None:
     async with FakeNsqd() as broker, client(broker).producer() as producer:
         await producer.publish("t", b"later", delay=1.5)
         assert commands(broker, b"DPUB") == [b"DPUB t 1500"]
+        assert await producer.publish_many("t", numbers(50), delay=timedelta(seconds=2)) == 50
+        assert commands(broker, b"DPUB")[1:] == [b"DPUB t 2000"] * 50
 
 
 @in_loop

@@ -15,7 +15,8 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from socket import gethostname
+from typing import Generic, Protocol, TypeVar, cast
 
 from penstock import __version__
 from penstock.errors import PeerError
@@ -30,6 +31,9 @@ log = logging.getLogger("penstock.sdk")
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 # How long a closing connection may take to hand its last bytes over.
 CLOSE_TIMEOUT = 2.0
+
+# A connection that lasted so long was a success; the next loss begins with the shortest wait again.
+STABLE_AFTER = 5.0
 
 # NSQ's codes that no second attempt with the same words can cure.
 PERMANENT_CODES = frozenset(
@@ -115,6 +119,7 @@ class Connection(asyncio.Protocol, Generic[M]):
         self.address = address
         self.facts: dict[str, wire.Scalar] = {}
         self.closed = False
+        self._ending = False
         self._options = options
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -126,6 +131,7 @@ class Connection(asyncio.Protocol, Generic[M]):
         self._greeted = False
         self._reason = "the broker closed the connection"
         self._heard_at = self._loop.time()
+        self._check_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._outgoing: list[bytes] = []
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -137,7 +143,7 @@ class Connection(asyncio.Protocol, Generic[M]):
         options = self._options
         settings: dict[str, wire.Scalar] = {
             "client_id": options.client_id,
-            "hostname": options.client_id,
+            "hostname": gethostname(),
             "user_agent": f"{options.user_agent}/{__version__}",
             "feature_negotiation": True,
             "heartbeat_interval": round(options.heartbeat_interval * 1000),
@@ -161,7 +167,7 @@ class Connection(asyncio.Protocol, Generic[M]):
             await self._ask(command, command.partition(b" ")[0].decode())
 
         self._greeted = True
-        self._watch = self._loop.call_later(options.heartbeat_interval, self._check_alive)
+        self._schedule_check()
         rest, self._plain = self._plain, b""
         if rest:
             self._scan(rest)
@@ -221,8 +227,8 @@ class Connection(asyncio.Protocol, Generic[M]):
     # --- what asyncio calls ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._take(transport)
+        # uvloop's transports have the methods of asyncio.Transport and not its class.
+        self._take(cast("asyncio.Transport", transport))
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -258,8 +264,8 @@ class Connection(asyncio.Protocol, Generic[M]):
     # --- what owners call ------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """To the socket at once."""
-        if not self.closed:
+        """To the socket at once; nowhere, if the connection is ending."""
+        if not self.closed and not self._ending:
             self._write_now(data)
 
     def send(self, command: bytes) -> None:
@@ -284,6 +290,7 @@ class Connection(asyncio.Protocol, Generic[M]):
             return
         # The broker reads to the end of what was sent before it closes. To close at once, with its
         # bytes unread here, could reset the connection and take our last commands with it.
+        self._ending = True
         if transport.can_write_eof():
             transport.write_eof()
         else:
@@ -309,7 +316,7 @@ class Connection(asyncio.Protocol, Generic[M]):
             self._owner.on_messages(messages)
         for kind, answer in others:
             if answer == wire.HEARTBEAT:
-                self._write_now(wire.NOP)
+                self.write(wire.NOP)
             elif kind == wire.TYPE_ERROR:
                 self._owner.on_error(*wire.decode_error(answer))
             else:
@@ -327,11 +334,19 @@ class Connection(asyncio.Protocol, Generic[M]):
 
     def _check_alive(self) -> None:
         interval = self._options.heartbeat_interval
-        silence = self._loop.time() - self._heard_at
-        if silence > 2 * interval:
+        now = self._loop.time()
+        silence = now - self._heard_at
+        # If this timer itself is late, the program has held the loop up: what the broker sent in
+        # the meantime has not been read yet, so its silence proves nothing.
+        on_time = now - self._check_at < interval / 2
+        if silence > 2 * interval and on_time:
             self.abort(f"no sign of life for {silence:.0f} s")
             return
-        self._watch = self._loop.call_later(interval, self._check_alive)
+        self._schedule_check()
+
+    def _schedule_check(self) -> None:
+        self._check_at = self._loop.time() + self._options.heartbeat_interval
+        self._watch = self._loop.call_at(self._check_at, self._check_alive)
 
 
 def no_message(*_: object) -> None:

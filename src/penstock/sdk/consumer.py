@@ -29,7 +29,13 @@ from penstock.limits import MSG_TIMEOUT_DEFAULT_MS, RDY_COUNT_MAX
 from penstock.names import NAME_RULE, is_valid_name
 from penstock.protocol import nsq_client as wire
 from penstock.sdk.backoff import Backoff, delay
-from penstock.sdk.connection import PERMANENT_CODES, Connection, connect, report_bug
+from penstock.sdk.connection import (
+    PERMANENT_CODES,
+    STABLE_AFTER,
+    Connection,
+    connect,
+    report_bug,
+)
 from penstock.sdk.credit import grants, shares
 from penstock.sdk.errors import BrokerUnreachable, ClientClosed, MessageInvalid, Refused
 from penstock.sdk.message import Message
@@ -41,8 +47,6 @@ Handler = Callable[[Message], Awaitable[None]]
 
 # A loop body that never awaits gives the event loop a turn this often: heartbeats, settles, others.
 TURN_EVERY = 0.02
-# A connection that lasted so long was a success; the next loss begins with the shortest wait again.
-STABLE_AFTER = 5.0
 # With auto_touch a message is touched at the latest after two of so many parts of its timeout.
 TOUCHES_PER_TIMEOUT = 3
 
@@ -188,17 +192,22 @@ class Consumer:
         self._give_back(self._buffer)
         self._buffer.clear()
         self._wake_all()
-        left = await self._drain(seconds)
-        if left:
-            log.warning(
-                "stopped consuming %s/%s with %d messages in hand; the broker delivers them again",
-                self.topic,
-                self.channel,
-                left,
-            )
-        await asyncio.gather(*(link.close() for link in list(self._links)))
-        if self._keepers:
-            await asyncio.wait(self._keepers.values())
+        try:
+            left = await self._drain(seconds)
+            if left:
+                log.warning(
+                    "stopped consuming %s/%s with %d messages in hand; "
+                    "the broker delivers them again",
+                    self.topic,
+                    self.channel,
+                    left,
+                )
+            await asyncio.gather(*(link.close() for link in list(self._links)))
+            if self._keepers:
+                await asyncio.wait(self._keepers.values())
+        finally:
+            for link in list(self._links):
+                link.abort()
 
     async def _drain(self, seconds: float) -> int:
         """Waits until nothing is in hand; how many messages still are."""
@@ -657,6 +666,11 @@ class _Link:
     def _check_empty(self) -> None:
         if self._empty is not None and not self._empty.done() and not self.in_flight:
             self._empty.set_result(None)
+
+    def abort(self) -> None:
+        """Disconnect, whatever is still to be said."""
+        if self._connection is not None:
+            self._connection.abort("closed")
 
     async def close(self) -> None:
         """Disconnect, once the broker has said that it sends nothing more."""

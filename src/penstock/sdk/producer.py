@@ -29,6 +29,7 @@ from penstock.protocol import nsq_client as wire
 from penstock.sdk.backoff import Backoff
 from penstock.sdk.connection import (
     PERMANENT_CODES,
+    STABLE_AFTER,
     Connection,
     connect,
     no_message,
@@ -83,6 +84,7 @@ class Producer:
         self._room: deque[asyncio.Future[None]] = deque()
         self._connection: Connection[None] | None = None
         self._writable = True
+        self._connected_at = 0.0
         self._at = 0  # the address in use, or to try first
         self._backoff = Backoff(client.reconnect_delay, client.reconnect_delay_max)
         self._reconnecting: asyncio.Task[None] | None = None
@@ -146,16 +148,19 @@ class Producer:
         for waiter in self._room:
             if not waiter.done():
                 waiter.set_result(None)
-        await self.flush()
-        for timer in (self._linger, self._deadlines):
-            if timer is not None:
-                timer.cancel()
-        if self._reconnecting is not None:
-            self._reconnecting.cancel()
-            await asyncio.wait((self._reconnecting,))
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        try:
+            await self.flush()
+            if self._connection is not None:
+                await self._connection.close()
+        finally:
+            for timer in (self._linger, self._deadlines):
+                if timer is not None:
+                    timer.cancel()
+            if self._reconnecting is not None:
+                self._reconnecting.cancel()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.abort("closed")
 
     @property
     def closed(self) -> bool:
@@ -203,36 +208,39 @@ class Producer:
             self._loop.call_soon(self._end_turn)
         await receipt
 
-    async def publish_many(self, topic: str, bodies: Iterable[Body]) -> int:
+    async def publish_many(self, topic: str, bodies: Iterable[Body], *, delay: Delay = 0) -> int:
         """Messages of one topic, in order, in as few commands as they fit; how many there were.
 
         Takes any iterable and reads on only while there is room, so it may be longer than memory.
         If some fail, the ``PublishError`` says how many were kept, were not kept, or may have been.
+        With a ``delay`` each message is a command of its own, since NSQ has none for several.
         """
         if topic not in self._known_topics:
             self._learn(topic)
+        delay_ms = _delay_ms(delay) if delay else 0
         source = iter(bodies)
-        receipts: list[tuple[asyncio.Future[None], int]] = []
-        total = 0
-        stopped: MessageInvalid | PublishTimeout | ClientClosed | None = None
+        outcome = Outcome()
         while chunk := list(islice(source, self._options.batch_messages)):
             try:
-                checked, body_bytes = self._check_bodies(chunk, total)
+                checked, body_bytes = self._check_bodies(chunk, outcome.total)
                 await self._ready_for_more()
             except (MessageInvalid, PublishTimeout, ClientClosed) as error:
-                stopped = error
+                outcome.stopped = error
                 break
             deadline = self._loop.time() + self._options.publish_timeout
-            for batch, count in self._outbox.add_many(topic, checked, body_bytes, deadline):
-                receipt: asyncio.Future[None] = self._loop.create_future()
-                batch.receipts.append(receipt)
-                receipts.append((receipt, count))
-            total += len(checked)
+            if delay_ms:
+                for body in checked:
+                    batch = self._outbox.add_delayed(topic, body, delay_ms, deadline)
+                    batch.receipts.append(outcome.expect(1))
+            else:
+                for batch, count in self._outbox.add_many(topic, checked, body_bytes, deadline):
+                    batch.receipts.append(outcome.expect(count))
             if not self._turn_ends:
                 self._turn_ends = True
                 self._loop.call_soon(self._end_turn)
-        await _all_kept(receipts, total, stopped)
-        return total
+        await outcome.settled(self._loop)
+        outcome.check()
+        return outcome.total
 
     def _check_bodies(self, chunk: list[Body], before: int) -> tuple[list[bytes], int]:
         """The chunk as bytes with its size, or which message of the whole is wrong."""
@@ -429,6 +437,8 @@ class Producer:
         self._writable = True
         address = self._addresses[self._at] if connection is None else connection.address
         self._trouble = f"lost the connection to {address}: {reason}"
+        if self._loop.time() - self._connected_at > STABLE_AFTER:
+            self._backoff.reset()
         if self._options.on_lost == "resend":
             self._resent += self._outbox.return_sent()
         else:
@@ -441,7 +451,7 @@ class Producer:
                 self._fail(batch, partial(PublishLost, sentence, unknown=1))
             self._offer_room()
         if self._closed and not self._outbox.pending_messages:
-            return
+            return  # as close() asked for
         log.warning("%s; reconnecting", self._trouble)
         self._reconnecting = self._loop.create_task(self._reconnect())
         self._reconnecting.add_done_callback(report_bug)
@@ -472,6 +482,7 @@ class Producer:
                 continue
             self._at = at
             self._connects += 1
+            self._connected_at = self._loop.time()
             self._connection = connection
             self._trouble = ""
             self._outbox.seal()
@@ -482,33 +493,23 @@ class Producer:
         raise BrokerUnreachable("; ".join(map(str, failures)))
 
 
-async def _all_kept(
-    receipts: list[tuple[asyncio.Future[None], int]], total: int, stopped: Exception | None
-) -> None:
-    """Waits for every batch of a ``publish_many``; if some failed, one error with the counts.
-
-    ``stopped`` is why the messages behind the first ``total`` were not sent at all.
-    """
-    outcome = Outcome(total=total, stopped=stopped)
-    for receipt, count in receipts:
-        try:
-            await receipt
-            outcome.kept += count
-        except PublishError as error:
-            outcome.fail(error, count)
-    outcome.check()
-
-
 @dataclass(slots=True)
 class Outcome:
-    """What became of the messages of one ``publish_many``."""
+    """What became of the messages of one ``publish_many``, however many batches they took."""
 
     total: int = 0
     kept: int = 0
     not_kept: int = 0
     unknown: int = 0
     first: PublishError | None = None
+    # Why the messages behind the first ``total`` were not sent at all.
     stopped: Exception | None = None
+    _waiter: asyncio.Future[None] | None = None
+
+    def expect(self, count: int) -> Share:
+        """The receipt for so many more messages, for their batch."""
+        self.total += count
+        return Share(self, count)
 
     def fail(self, error: PublishError, count: int) -> None:
         """One batch failed, with so many of the messages in it."""
@@ -517,6 +518,20 @@ class Outcome:
             self.unknown += count
         else:
             self.not_kept += count
+
+    def settle(self) -> None:
+        """One batch more has its answer."""
+        if self._waiter is not None and not self._waiter.done() and not self._left():
+            self._waiter.set_result(None)
+
+    async def settled(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Waits for all batches."""
+        if self._left():
+            self._waiter = loop.create_future()
+            await self._waiter
+
+    def _left(self) -> int:
+        return self.total - self.kept - self.not_kept - self.unknown
 
     def check(self) -> None:
         """Raises unless every message was kept."""
@@ -534,6 +549,28 @@ class Outcome:
             unknown=self.unknown,
             retry=self.first.retry if self.first else not isinstance(self.stopped, MessageInvalid),
         ) from (self.first or self.stopped)
+
+
+class Share:
+    """A batch's receipt for the messages that belong to one ``publish_many``."""
+
+    __slots__ = ("_outcome", "_count")
+
+    def __init__(self, outcome: Outcome, count: int) -> None:
+        self._outcome = outcome
+        self._count = count
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _: None, /) -> None:
+        self._outcome.kept += self._count
+        self._outcome.settle()
+
+    def set_exception(self, error: Exception, /) -> None:
+        assert isinstance(error, PublishError)
+        self._outcome.fail(error, self._count)
+        self._outcome.settle()
 
 
 def _as_bytes(body: Body) -> bytes:

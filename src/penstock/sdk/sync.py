@@ -132,7 +132,7 @@ class SyncProducer:
         """One message, safe at the broker when this returns."""
         self._portal.call(self._producer.publish(topic, body, delay=delay))
 
-    def publish_many(self, topic: str, bodies: Iterable[Body]) -> int:
+    def publish_many(self, topic: str, bodies: Iterable[Body], *, delay: Delay = 0) -> int:
         """Messages of one topic, in order; the iterable is read in this thread."""
         source = iter(bodies)
         outcome = Outcome()
@@ -141,9 +141,8 @@ class SyncProducer:
             chunk = list(islice(source, BATCH_MESSAGES))
             if not chunk:
                 break
-            ahead.append(
-                (self._portal.submit(self._producer.publish_many(topic, chunk)), len(chunk))
-            )
+            work = self._producer.publish_many(topic, chunk, delay=delay)
+            ahead.append((self._portal.submit(work), len(chunk)))
             if len(ahead) > CHUNKS_AHEAD:
                 _collect(ahead.popleft(), outcome)
         for each in ahead:
@@ -356,8 +355,8 @@ class SyncConsumer:
         return await self._consumer.fetch(max_messages, wait)
 
     async def _stop(self, timeout: float | None) -> None:  # noqa: ASYNC109 - a drain's budget
-        self._settle_now()
         self._consumer.request_stop(timeout)
+        self._settle_now()
         if self._in_hand is not None and not self._in_hand.settled:
             self._in_hand.requeue(0)
             self._settle_now()

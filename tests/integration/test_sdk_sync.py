@@ -1,0 +1,218 @@
+"""The sync face against a scripted broker that lives on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import (
+    AlreadySettled,
+    BrokerUnreachable,
+    Client,
+    ClientClosed,
+    MessageInvalid,
+    PublishError,
+    PublishRefused,
+)
+from penstock.sdk.sync import SyncClient, SyncMessage
+from tests.integration.sdk_fake_nsqd import FakeNsqd, frame
+
+
+class ThreadedNsqd:
+    """A ``FakeNsqd`` in a thread; ``do`` runs something there."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.fake = asyncio.run_coroutine_threadsafe(FakeNsqd().__aenter__(), self.loop).result(5)
+
+    def push(self, *bodies: bytes) -> None:
+        self.loop.call_soon_threadsafe(self.fake.push, *bodies)
+
+    def until_finished(self, *bodies: bytes) -> None:
+        done = self.fake.until(lambda: sorted(self.fake.finished) == sorted(bodies))
+        asyncio.run_coroutine_threadsafe(done, self.loop).result(5)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.fake.stop(), self.loop).result(5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[ThreadedNsqd]:
+    threaded = ThreadedNsqd()
+    yield threaded
+    threaded.close()
+
+
+@pytest.fixture
+def client(broker: ThreadedNsqd) -> Iterator[SyncClient]:
+    with Client.sync(broker.fake.address, reconnect_delay=0.01) as client:
+        yield client
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % i for i in range(count)]
+
+
+def test_publishing(broker: ThreadedNsqd, client: SyncClient) -> None:
+    with client.producer() as producer:
+        producer.publish("t", b"one")
+        producer.publish("t", b"later", delay=0.5)
+        assert producer.publish_many("many", iter(numbers(25_000))) == 25_000
+        assert producer.publish_many("many", []) == 0
+        producer.flush()
+        assert producer.statistics().published == 25_002
+    assert broker.fake.topics["t"] == [b"one", b"later"]
+    assert broker.fake.topics["many"] == numbers(25_000)
+    with pytest.raises(ClientClosed):
+        producer.publish("t", b"x")
+
+
+def test_threads_share_a_producer(broker: ThreadedNsqd, client: SyncClient) -> None:
+    with client.producer() as producer:
+
+        def publish(number: int) -> None:
+            for i in range(20):
+                producer.publish("t", b"%d.%d" % (number, i))
+
+        threads = [threading.Thread(target=publish, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(broker.fake.topics["t"]) == 80
+
+
+def test_what_failed_is_counted(broker: ThreadedNsqd, client: SyncClient) -> None:
+    answers = iter([None, frame(1, b"E_MPUB_FAILED no")])
+    broker.fake.script = lambda _session, words, _body: (
+        next(answers, None) if words[0] == b"MPUB" else None
+    )
+    with client.producer() as producer:
+        with pytest.raises(PublishError, match="were kept") as caught:
+            producer.publish_many("t", numbers(3000))
+        assert (caught.value.kept, caught.value.not_kept) == (2000, 1000)
+        assert isinstance(caught.value.__cause__, PublishError)
+        assert isinstance(caught.value.__cause__.__cause__, PublishRefused)
+        with pytest.raises(MessageInvalid, match="message 1: it is empty"):
+            producer.publish_many("t", [b"x", b""])
+        with pytest.raises(PublishError, match="those behind them were not sent") as caught:
+            producer.publish_many("t", [*numbers(1000), b""])
+        assert caught.value.kept == 1000
+
+
+def test_iterating(broker: ThreadedNsqd, client: SyncClient) -> None:
+    broker.push(*numbers(1000))
+    with client.consumer("t", "c") as consumer:
+        seen = []
+        for message in consumer:
+            seen.append(message.body)
+            if len(seen) == 1000:
+                message.finish()
+                break
+        assert seen == numbers(1000)
+    broker.until_finished(*numbers(1000))
+
+
+def test_a_loop_that_is_left_gives_back(broker: ThreadedNsqd, client: SyncClient) -> None:
+    broker.push(*numbers(5))
+    with client.consumer("t", "c") as consumer:
+        for message in consumer:
+            if message.body == b"2":
+                break
+    assert broker.fake.finished == numbers(2)
+    assert {body for body, _ in broker.fake.requeued} == set(numbers(5)[2:])
+
+
+def test_settling_from_a_script(broker: ThreadedNsqd, client: SyncClient) -> None:
+    broker.push(*numbers(3))
+    with client.consumer("t", "c", auto_finish=False) as consumer:
+        messages: list[SyncMessage] = []
+        while len(messages) < 3:
+            messages += consumer.fetch(2)
+        assert consumer.fetch(2, wait=0.01) == []
+        first, second, third = messages
+        assert (first.id, first.attempts, first.settled) == ("0000000000000001", 1, False)
+        assert first.timestamp_ns == 1001
+        first.touch()
+        first.finish()
+        second.finish()
+        assert first.settled
+        for again in (first.finish, first.requeue, first.touch):
+            with pytest.raises(AlreadySettled):
+                again()
+        assert repr(third).startswith("<SyncMessage")
+        # Without another call of ours the broker hears of it all the same.
+        broker.until_finished(b"0", b"1")
+        third.requeue(1.5)
+    assert broker.fake.touched == [b"0"]
+    assert broker.fake.requeued == [(b"2", 1500)]
+    assert consumer.statistics().finished == 2
+
+
+def test_handlers_on_threads(broker: ThreadedNsqd, client: SyncClient) -> None:
+    broker.push(*numbers(20))
+    gate = threading.Barrier(3, timeout=5)  # passes only if three handlers are at work at once
+    failed = threading.Event()
+    with client.consumer("t", "c", retry_delay=0) as consumer:
+        done: list[bytes] = []
+
+        def handle(message: SyncMessage) -> None:
+            if len(done) < 3:
+                gate.wait()
+            if message.body == b"7" and not failed.is_set():
+                failed.set()
+                raise ValueError("once")
+            done.append(message.body)
+            if len(done) == 20:
+                threading.Thread(target=consumer.stop).start()
+
+        consumer.run(handle, concurrency=3)
+    assert sorted(done) == sorted(numbers(20))
+    assert sorted(broker.fake.finished) == sorted(numbers(20))
+    assert [body for body, _ in broker.fake.requeued] == [b"7"]
+
+
+def test_stop_ends_an_iteration_of_another_thread(broker: ThreadedNsqd, client: SyncClient) -> None:
+    broker.push(b"x")
+    seen: list[bytes] = []
+    begun = threading.Event()
+    with client.consumer("t", "c") as consumer:
+
+        def iterate() -> None:
+            for message in consumer:
+                seen.append(message.body)
+                begun.set()
+
+        thread = threading.Thread(target=iterate)
+        thread.start()
+        assert begun.wait(5)
+        broker.until_finished(b"x")
+        consumer.stop()
+        thread.join(5)
+        assert not thread.is_alive()
+    assert seen == [b"x"]
+
+
+def test_a_closed_client_says_so(broker: ThreadedNsqd) -> None:
+    client = Client.sync(broker.fake.address)
+    producer = client.producer()
+    client.close()
+    client.close()
+    with pytest.raises(ClientClosed, match="make a new one"):
+        producer.publish("t", b"x")
+
+
+def test_no_broker(broker: ThreadedNsqd) -> None:
+    with Client.sync("127.0.0.1:1") as client:
+        with pytest.raises(BrokerUnreachable, match="cannot connect to 127"):
+            client.producer()
+        with pytest.raises(BrokerUnreachable):
+            client.consumer("t", "c")
