@@ -62,7 +62,7 @@ def loop_factory(choice: EventLoop) -> Callable[[], AbstractEventLoop]:
                 "install it (pip install uvloop) or set event_loop to auto."
             ) from error
         log.warning(
-            "uvloop is not installed: asyncio's own loop serves, at a higher cost per read and write"
+            "uvloop is not installed: asyncio's own loop serves, at a higher cost per message"
         )
         return asyncio.new_event_loop
     return uvloop.new_event_loop
