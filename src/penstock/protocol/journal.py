@@ -17,8 +17,8 @@ One batch on disk (little-endian)::
 
     4  magic "PSJ1" | 4 CRC-32 of all that follows | 4 length of the records in bytes
     4  length of the names in bytes                | 4 flags (SNAPSHOT: forget what came before)
-    8  bytes of this file known to be synced when this batch was written: a bad batch below the highest
-       such number is damage, one above it is a torn tail
+    8  bytes of this file known to be synced when this batch was written: a bad batch below the
+       highest such number is damage, one above it is a torn tail
     records, 40 bytes each | names: u32 number, u16 length, utf-8 (clients first seen in this batch)
 """
 

@@ -1,1 +1,2 @@
-"""Where blocks, journals and state are kept. One port (``port``), one module or package per engine."""
+"""Where blocks, journals and state are kept. One port (``port``), one module or package per
+engine."""
