@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,24 +13,13 @@ from penstock import BrokerUnreachable, Client, Refused
 from penstock.sdk.options import Compression
 from tests.integration.sdk_fake_nsqd import FakeNsqd, frame, in_loop
 
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    directory = tmp_path_factory.mktemp("tls")
-    paths = directory / "cert.pem", directory / "key.pem"
-    subprocess.run(
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
-        f"-addext subjectAltName=IP:127.0.0.1,DNS:localhost -out {paths[0]} -keyout {paths[1]}",
-        shell=True,
-        check=True,
-        capture_output=True,
-    )
-    return paths
+if TYPE_CHECKING:
+    from tests.support.certificates import Certificates
 
 
-def server_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+def server_context(certificates: Certificates) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
+    context.load_cert_chain(certificates.server_cert, certificates.server_key)
     return context
 
 
@@ -66,27 +54,23 @@ def test_compression(compression: Compression | None) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "snappy", "deflate"])
-def test_tls(certificate: tuple[Path, Path], compression: Compression | None) -> None:
+def test_tls(certificates: Certificates, compression: Compression | None) -> None:
     @in_loop
     async def scenario() -> None:
         async with FakeNsqd() as broker:
-            broker.tls = server_context(certificate)
-            trusting = ssl.create_default_context(cafile=str(certificate[0]))
+            broker.tls = server_context(certificates)
+            trusting = certificates.context()
             await round_trip(broker, Client(broker.address, tls=trusting, compression=compression))
 
     scenario()
 
 
 @in_loop
-async def _untrusted(certificate: tuple[Path, Path]) -> None:
+async def test_a_certificate_that_is_not_trusted(certificates: Certificates) -> None:
     async with FakeNsqd() as broker:
-        broker.tls = server_context(certificate)
+        broker.tls = server_context(certificates)
         with pytest.raises(BrokerUnreachable, match="certificate"):
             await Client(broker.address, tls=True).producer().start()
-
-
-def test_a_certificate_that_is_not_trusted(certificate: tuple[Path, Path]) -> None:
-    _untrusted(certificate)
 
 
 @in_loop

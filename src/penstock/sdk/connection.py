@@ -96,7 +96,10 @@ async def connect(
         ) from error
     except (OSError, ssl.SSLError) as error:
         connection.abort("the connection failed")
-        raise BrokerUnreachable(f"cannot connect to {address}: {error}") from error
+        raise BrokerUnreachable(
+            f"cannot connect to {address}: {error.strerror or error}; "
+            "check the address, and that a broker runs there (`penstock serve`)"
+        ) from error
     except PeerError as error:
         connection.abort("the handshake failed")
         raise BrokerUnreachable(f"{address}: {error}") from error
