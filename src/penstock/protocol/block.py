@@ -323,6 +323,8 @@ def decode(stored: bytes | memoryview, at: int = 0) -> Block:
     wakes = column("q", 8) if flags & FLAG_WAKES else None
     mark: tuple[int, int] | None = None
     if flags & FLAG_MARK:
+        if at + length - offset < MARK.size:
+            raise CorruptionError(f"the mark of block at seq {base} is cut short")
         mark = MARK.unpack_from(view, offset)
         offset += MARK.size
     attributes: list[bytes] | None = None
@@ -335,7 +337,8 @@ def decode(stored: bytes | memoryview, at: int = 0) -> Block:
             start = end
         offset += start
     frames_at = at + HEADER_BYTES + columns_bytes
-    if offset != frames_at or ends[-1] != plain:
+    end = base + count if seqs is None else seqs[-1] + 1
+    if offset != frames_at or ends[-1] != plain or fields[17] != end:
         raise CorruptionError(f"columns of block at seq {base} contradict its header")
     return Block(
         tag=tag,
@@ -354,6 +357,83 @@ def decode(stored: bytes | memoryview, at: int = 0) -> Block:
         mark=mark,
         attributes=attributes,
     )
+
+
+def decode_run(stored: bytes, at: int, limit: int) -> tuple[list[Block], int]:
+    """The block at ``at``, those behind it that end within ``limit``, and where the last one ends.
+
+    The same as ``decode`` on each, at a third of the price for plain blocks: a backlog of messages
+    that were published one by one is read here. Stops in front of damage; only the first block raises.
+    """
+    first = decode(stored, at)
+    at += length_of(stored, at)
+    blocks = [first]
+    view = memoryview(stored)
+    unpack = HEADER.unpack_from
+    last_header = min(limit, len(stored)) - HEADER_BYTES
+    while at <= last_header:
+        (
+            magic,
+            crc,
+            length,
+            version,
+            flags,
+            tag,
+            lane,
+            base,
+            count,
+            columns_bytes,
+            kept,
+            plain,
+            appended_at_ns,
+            published_first_ns,
+            published_last_ns,
+            synced_end,
+            commit,
+            end,
+        ) = unpack(stored, at)
+        behind = at + length
+        if magic != MAGIC or length < HEADER_BYTES or behind > limit or behind > len(stored):
+            break
+        frames_at = behind - kept
+        if (
+            flags
+            or version != VERSION
+            or end - base != count
+            or columns_bytes != 4 * count
+            or plain != kept
+            or frames_at != at + HEADER_BYTES + columns_bytes
+            or not count
+            or crc32(view[at + CHECKED_FROM : behind]) != crc
+        ):
+            blocks.append(
+                decode(stored, at)
+            )  # has columns, or is damaged: the one place that says how
+            at = behind
+            continue
+        ends = array("I", stored[frames_at - columns_bytes : frames_at])
+        if not LITTLE:
+            ends.byteswap()
+        if ends[-1] != plain:
+            break
+        # __init__ with its keywords would double the price of a block
+        block = Block.__new__(Block)
+        block.tag = tag
+        block.lane = lane
+        block.base = base
+        block.count = count
+        block.end = end
+        block.ends = ends
+        block.frames = stored[frames_at:behind]
+        block.appended_at_ns = appended_at_ns
+        block.published_first_ns = published_first_ns
+        block.published_last_ns = published_last_ns
+        block.commit = commit
+        block.synced_end = synced_end
+        block.seqs = block.ids = block.wakes = block.mark = block.attributes = None
+        blocks.append(block)
+        at = behind
+    return blocks, at
 
 
 def gather(blocks: Sequence[Block]) -> list[Block]:

@@ -30,7 +30,7 @@ from typing import NoReturn
 
 from penstock import failpoint
 from penstock.errors import CorruptionError, DiskFull, LogFrozen, OperatingError, PenstockError
-from penstock.protocol.block import HEADER_BYTES, Block, decode, encode, length_of
+from penstock.protocol.block import HEADER_BYTES, Block, decode_run, encode, length_of
 from penstock.storage.file.dirs import Dirs
 from penstock.storage.file.disk import FULL, read_file, replace_file
 from penstock.storage.file.files import File, Files
@@ -491,17 +491,11 @@ class FileLog:
         first = length_of(buffer)
         if first > len(buffer):
             buffer = self._files.pread(segment.file, min(first, room), offset)
-        blocks: list[Block] = []
-        at = 0
-        limit = min(len(buffer), max(first, bytes_max))
         try:
-            while not blocks or 0 < length_of(buffer, at) <= limit - at:
-                blocks.append(decode(buffer, at))
-                at += length_of(buffer, at)
+            blocks, size = decode_run(buffer, 0, max(first, bytes_max))
         except CorruptionError as error:
-            seq = blocks[-1].end if blocks else -1
-            raise _damaged(segment, offset + at, seq, str(error)) from error
-        return blocks, offset + at
+            raise _damaged(segment, offset, -1, str(error)) from error
+        return blocks, offset + size
 
     def _index_of(self, segment: Segment) -> Index:
         index = segment.index
