@@ -15,6 +15,7 @@ from penstock.config import Settings
 from penstock.doors.nsq.door import NsqDoor
 from penstock.runtime.host import Host, HostOptions
 from penstock.runtime.pool import DiskPool
+from penstock.storage.file.log import FileOptions
 from penstock.storage.registry import open_engine
 
 
@@ -31,7 +32,13 @@ class Server:
     async def start(self) -> None:
         """Open the storage and listen; raises in one sentence what is in the way."""
         loop = asyncio.get_running_loop()
-        engine = await loop.run_in_executor(None, open_engine, self.settings)
+        settings = self.settings
+        files = FileOptions(
+            segment_bytes_max=settings.segment_bytes_max,
+            files_open_max=settings.segment_files_open_max,
+            reserve_bytes=settings.disk_reserve_bytes,
+        )
+        engine = await loop.run_in_executor(None, open_engine, settings.storage_url, files)
         try:
             self.pool = DiskPool(self.settings.sync_threads, loop.call_soon_threadsafe)
             self.host = Host(host_options(self.settings), engine, self.pool, self.clock, loop)

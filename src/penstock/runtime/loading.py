@@ -49,8 +49,11 @@ def load(topic: Topic, engine: Engine, reserved: Mapping[int, int]) -> Loaded:
             synced_end,
             bounds.appended_at_ns,
             reserved.get(lane.log, 0),
-            bounds.clean,
+            # what was only in memory is gone however well the broker stopped
+            clean=bounds.clean and lane.stored,
         )
+        if not lane.stored:
+            lane.start = lane.next_seq
         for low, high in bounds.holes:
             lane.note_hole(low, high)
     for name in topic.started:
