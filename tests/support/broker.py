@@ -60,6 +60,7 @@ class Broker:
         self.verify = verify
         self.address_flags = address_flags
         self.ports: dict[str, int] = {}
+        self._wanted_ports: dict[str, int] = {}
         self.exit_code: int | None = None
         self._lines: list[str] = []
         self._news = threading.Condition()
@@ -73,7 +74,7 @@ class Broker:
         """What is executed; a flag that the test gives itself is not given twice."""
         own = ["--data-path", str(self.data_path)]
         for flag in self.address_flags:
-            own += [flag, "127.0.0.1:0"]
+            own += [flag, f"127.0.0.1:{self._wanted_ports.get(flag, 0)}"]
         given = {arg.lstrip("-").split("=")[0] for arg in self.args if arg.startswith("-")}
         kept: list[str] = []
         for flag, value in zip(own[::2], own[1::2], strict=True):
@@ -133,8 +134,13 @@ class Broker:
         self._process.wait()
         self._reap()
 
-    def restart(self, *, kill: bool = False) -> Self:
-        """Stop (or kill -9) and start again on the same directory; the port is a new one."""
+    def restart(self, *, kill: bool = False, same_port: bool = False) -> Self:
+        """Stop (or kill -9) and start again on the same directory.
+
+        The port is a new one, unless clients are expected to find it again.
+        """
+        if same_port:
+            self._wanted_ports = {"--tcp-address": self.port}
         if kill:
             self.kill()
         else:
