@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.broker.channel import Channel
 from penstock.broker.lanes import Turn
@@ -98,8 +98,8 @@ class Connection(asyncio.Protocol):
     # -- the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports are not asyncio's by class
+        self.transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
@@ -235,6 +235,7 @@ class Connection(asyncio.Protocol):
                 break
             if self.upgraded:
                 self.upgraded = False
+                self.heard_at_ns = self.clock.monotonic_ns()
                 self._keep(b"", 0)
                 if at < len(data):
                     self.data_received(data[at:])
