@@ -442,7 +442,7 @@ class Settings:
         _AUTH,
         PATH_OR_NONE,
         None,
-        "A file of tokens and what each may do, instead of an auth server.",
+        "A file of tokens and what each may do; looked at before any auth server is asked.",
         "a handful of clients does not need a server",
     )
     http_client_connect_timeout_ms: int = _set(

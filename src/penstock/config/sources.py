@@ -172,6 +172,4 @@ def check(settings: Settings) -> Settings:
         settings = replace(settings, tls_required=TlsRequired.YES)
     if settings.tls_required != TlsRequired.NO and settings.tls_cert is None:
         raise ConfigError("TLS is required of clients, but tls_cert and tls_key are not set.")
-    if settings.auth_http_addresses and settings.auth_token_file:
-        raise ConfigError("auth_http_addresses and auth_token_file are both set; keep one of them.")
     return settings

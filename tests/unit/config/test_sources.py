@@ -153,10 +153,6 @@ def test_a_file_that_is_not_there_or_not_text(file: Path) -> None:
         ({"tls_key": "k.pem"}, "tls_key is set but tls_cert is not"),
         ({"tls_required": "true"}, "TLS is required of clients, but"),
         ({"tls_client_auth_policy": "require"}, "TLS is required of clients, but"),
-        (
-            {"auth_http_addresses": "a:1", "auth_token_file": "tokens"},
-            "auth_http_addresses and auth_token_file are both set",
-        ),
     ],
 )
 def test_settings_that_do_not_go_together(flags: dict[str, object], sentence: str) -> None:

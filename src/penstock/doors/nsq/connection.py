@@ -288,7 +288,8 @@ class Connection(asyncio.Protocol):
             self._fail(PeerError("E_INVALID", "cannot IDENTIFY in current state"))
             return
         try:
-            self.negotiated = negotiated = negotiate(command[1], self.door.identify_limits)
+            negotiated = negotiate(command[1], self.door.identify_limits, self.negotiated)
+            self.negotiated = negotiated
         except PeerError as error:
             self._fail(error)
             return
@@ -354,7 +355,7 @@ class Connection(asyncio.Protocol):
         if self.grants is None:
             self._fail(PeerError("E_AUTH_FIRST", f"AUTH required before {verb}"))
             return False
-        if self.grants.expired(self.clock.now_ns()):
+        if self.grants.expired(self.clock.monotonic_ns()):
             self._park(command)
             self._ask_grants(self._reauthorized)
             return False

@@ -12,7 +12,7 @@ import logging
 from heapq import heappop, heappush
 
 from penstock.broker.channel import Channel
-from penstock.config import Settings
+from penstock.config import Settings, TlsRequired
 from penstock.doors.nsq.auth import Authorizer
 from penstock.doors.nsq.connection import Connection
 from penstock.doors.nsq.identify import IdentifyLimits, negotiate
@@ -38,9 +38,9 @@ class NsqDoor:
             settings.max_msg_size, settings.max_body_size, settings.max_req_timeout_ms
         )
         self.tls_context = tls_context(settings)
-        self.tls_required = bool(settings.tls_required)
+        self.tls_required = settings.tls_required is not TlsRequired.NO
         self.auth_pool = DiskPool(2, host.loop.call_soon_threadsafe)
-        self.authorizer = Authorizer.from_settings(settings, self.auth_pool)
+        self.authorizer = Authorizer.from_settings(settings, self.auth_pool, host.clock)
         self.identify_limits = IdentifyLimits.from_settings(
             settings, tls=self.tls_context is not None, auth_required=self.authorizer is not None
         )

@@ -1,24 +1,22 @@
 """IDENTIFY: what a client asks for, what it may have, and the answer that says so.
 
 The door hands in the command's body and keeps the outcome; what follows from it (TLS, compression,
-heartbeats) is the connection's work. JSON is read as Go reads it, because clients were written against
-that: names in any case, ``null`` leaves a field as it is, a float or a text where a whole number belongs is an
-error, names that nobody knows are skipped.
+heartbeats) is the connection's work. How the JSON is read is for ``gojson``.
 
-What a client leaves out, or asks for with 0, stays as it was: ``before`` is what an earlier IDENTIFY of the
-same connection came to. What NSQ's protocol has no place for (priority, key, tags) is negotiated here too:
-fields of its own in ``_FIELDS``, skipped by nsqd and unknown to its clients.
+What a client leaves out, or asks for with 0, stays as it was: ``before`` is what an earlier
+IDENTIFY of the same connection came to. What NSQ's protocol has no place for (priority, key, tags)
+is to be negotiated here too: as fields of their own in ``_FIELDS``, which nsqd skips and its
+clients never send.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from penstock import limits as nsqd
 from penstock.config import Settings
+from penstock.doors.nsq.gojson import Kind, NotJson, decode, encode
 from penstock.errors import PeerError
 
 # The version of nsqd that clients are told to expect; some switch features by it.
@@ -88,7 +86,7 @@ class Negotiated:
         """The response's data, byte by byte as nsqd writes it."""
         if not self.feature_negotiation:
             return b"OK"
-        fields = {
+        values: dict[str, object] = {
             "max_rdy_count": self.limits.ready_count_max,
             "version": NSQD_VERSION,
             "max_msg_timeout": self.limits.msg_timeout_ms_max,
@@ -103,7 +101,7 @@ class Negotiated:
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout_ms,
         }
-        return json.dumps(fields, separators=(",", ":")).encode()
+        return encode(values)
 
 
 def negotiate(body: bytes, limits: IdentifyLimits, before: Negotiated | None = None) -> Negotiated:
@@ -143,10 +141,10 @@ def negotiate(body: bytes, limits: IdentifyLimits, before: Negotiated | None = N
     deflate = upgrades and asked.deflate and limits.deflate
     snappy = upgrades and asked.snappy and limits.snappy
     if deflate and snappy:
-        raise PeerError(
-            "E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression"
-        )
-    level = asked.deflate_level if deflate and asked.deflate_level > 0 else nsqd.DEFLATE_LEVEL_DEFAULT
+        raise PeerError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+    level = (
+        asked.deflate_level if deflate and asked.deflate_level > 0 else nsqd.DEFLATE_LEVEL_DEFAULT
+    )
     return Negotiated(
         limits=limits,
         client_id=asked.client_id,
@@ -182,7 +180,7 @@ def _invalid(what: str, value: int) -> PeerError:
 # --- the body ----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """The body's fields as nsqd knows them, at Go's zero values."""
 
@@ -201,66 +199,13 @@ class _Asked:
     msg_timeout: int = 0
 
 
-_TEXT, _FLAG, _INT32, _INT64 = "text", "flag", 1 << 31, 1 << 63
-_FIELDS: dict[str, str | int] = {
-    "client_id": _TEXT,
-    "hostname": _TEXT,
-    "user_agent": _TEXT,
-    "heartbeat_interval": _INT64,
-    "output_buffer_size": _INT64,
-    "output_buffer_timeout": _INT64,
-    "feature_negotiation": _FLAG,
-    "tls_v1": _FLAG,
-    "deflate": _FLAG,
-    "deflate_level": _INT64,
-    "snappy": _FLAG,
-    "sample_rate": _INT32,
-    "msg_timeout": _INT64,
-}
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-# what a number of more digits stands for: out of every range
-_HUGE = 1 << 64
+_KINDS = {"str": Kind.TEXT, "int": Kind.INT64, "bool": Kind.FLAG}
+_FIELDS = {field.name: _KINDS[str(field.type)] for field in fields(_Asked)}
+_FIELDS["sample_rate"] = Kind.INT32
 
 
 def _decoded(body: bytes) -> _Asked:
-    asked = _Asked()
     try:
-        # objects become tuples of pairs: a name may come twice, and lists stay lists
-        value = json.loads(
-            body.decode("utf-8", "replace"),
-            object_pairs_hook=tuple,
-            parse_int=_whole_number,
-            parse_constant=_refused,
-        )
-        if value is None:
-            return asked
-        if not isinstance(value, tuple):
-            raise TypeError("not an object")
-        for name, given in value:
-            # Go folds the two letters outside ASCII whose other case is inside
-            field = name.replace("\u017f", "s").lower()
-            kind = _FIELDS.get(field)
-            if kind is not None and given is not None:
-                setattr(asked, field, _of_kind(kind, given))
-    except (ValueError, TypeError, RecursionError) as error:
+        return _Asked(**decode(body, _FIELDS))  # type: ignore[arg-type]  # checked by its kind
+    except NotJson as error:
         raise PeerError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from error
-    return asked
-
-
-def _of_kind(kind: str | int, given: object) -> str | int:
-    if kind == _TEXT and isinstance(given, str):
-        return _LONE_SURROGATE.sub("\ufffd", given)
-    if kind == _FLAG and isinstance(given, bool):
-        return given
-    if isinstance(kind, int) and type(given) is int and -kind <= given < kind:
-        return given
-    raise TypeError("a value of another kind")
-
-
-def _whole_number(digits: str) -> int:
-    return int(digits) if len(digits) <= 20 else _HUGE
-
-
-def _refused(word: str) -> object:
-    raise ValueError(f"{word} is no JSON")

@@ -1,9 +1,9 @@
 """What may lie between a connection's bytes and NSQ's protocol: TLS, snappy's framing, raw deflate.
 
-Each layer takes bytes as they came from the socket (or from the layer below) and yields decoded pieces of
-bounded size, so that a decompression bomb costs its reader time and no memory; the other way it makes
-of each write a whole that the peer can decode at once. How the bytes are cut into reads changes nothing
-of what comes out, put together.
+Each layer takes bytes as they came from the socket (or from the layer below) and yields decoded
+pieces of bounded size, so that a decompression bomb costs its reader time and no memory; the other
+way it makes of each write a whole that the peer can decode at once. How the bytes are cut into
+reads changes nothing of what comes out, put together.
 
     socket -> TlsLayer.feed -> SnappyLayer.feed or DeflateLayer.feed -> the protocol's scan
     socket <- TlsLayer.wrap <- SnappyLayer.wrap or DeflateLayer.wrap <- frames
@@ -36,8 +36,8 @@ class LayerError(PenstockError):
 class Layer(Protocol):
     """One connection's both directions.
 
-    ``feed`` keeps what it was given until the iterator has been run that far: an iterator that is left
-    early loses nothing, the next one goes on there. After ``ended`` the peer sends no more.
+    ``feed`` keeps what it was given until the iterator has been run that far: an iterator that is
+    left early loses nothing, the next one goes on there. After ``ended`` the peer sends no more.
     """
 
     ended: bool
@@ -74,8 +74,8 @@ class DeflateLayer:
     def _pieces(self) -> Iterator[bytes]:
         inflate = self._inflate
         full = True
-        # a full piece may leave more of it inside zlib even when all input was taken
-        while (full or self._pending) and not self.ended:
+        # a full piece may leave more inside zlib, even when all input was taken
+        while full and not self.ended:
             try:
                 piece = inflate.decompress(self._pending, PIECE_BYTES_MAX)
             except zlib.error as error:
@@ -105,6 +105,7 @@ class DeflateLayer:
 _COMPRESSED, _PLAIN, _STREAM = 0x00, 0x01, 0xFF
 _UNSKIPPABLE_END = 0x80
 _STREAM_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+_NO_IDENTIFIER = "the snappy stream does not begin with its identifier"
 _HEAD_BYTES = 4
 _CRC_BYTES = 4
 _BLOCK_BYTES_MAX = 65_536
@@ -114,70 +115,69 @@ _CHUNK_BYTES_MAX = {
     _COMPRESSED: _CRC_BYTES + _BLOCK_COMPRESSED_BYTES_MAX,
     _PLAIN: _CRC_BYTES + _BLOCK_BYTES_MAX,
 }
-# so many chunks decode into one piece
-_RUN_CHUNKS_MAX = PIECE_BYTES_MAX // _BLOCK_BYTES_MAX
+# no run of the format's copies, 3 bytes for 64, makes more of compressed bytes than this
+_RATIO_MAX = 22
 
 
 class SnappyLayer:
     """Snappy's framing format; a write becomes chunks of at most 65,536 plain bytes."""
 
-    __slots__ = ("ended", "_opened", "_identified", "_rest", "_skip")
+    __slots__ = ("ended", "_opened", "_identified", "_data", "_at", "_skip")
 
     def __init__(self) -> None:
         self.ended = False
         self._opened = False  # outgoing: the stream identifier has been written
         self._identified = False  # incoming: it has been read
-        self._rest = b""
+        self._data = b""
+        self._at = 0  # everything before it has been yielded or passed over
         self._skip = 0  # bytes of a chunk to be skipped that have yet to come
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        self._rest = self._rest + data if self._rest else data
+        self._data = self._data[self._at :] + data
+        self._at = 0
         return self._pieces()
 
     def _pieces(self) -> Iterator[bytes]:
-        while self._rest:
-            run, chunks, at = self._next_run(self._rest)
-            self._rest = self._rest[at:]
-            if not chunks:
-                return
+        while chunks := self._next_run():
             try:
-                piece = bytes(cramjam.snappy.decompress(run))
+                piece = bytes(cramjam.snappy.decompress(_STREAM_IDENTIFIER + chunks))
             except cramjam.DecompressionError as error:
                 raise LayerError(f"the snappy stream cannot be read ({error})") from error
             if piece:
                 yield piece
 
-    def _next_run(self, data: bytes) -> tuple[bytes, int, int]:
-        """The next data chunks that stand together, as a stream of their own, how many, and where the
-        rest begins."""
+    def _next_run(self) -> bytes:
+        """The next whole data chunks that stand together and make one piece; or nothing."""
+        data = self._data
         end = len(data)
-        at = min(self._skip, end)
-        self._skip -= at
-        start = at
-        chunks = 0
-        while end - at >= _HEAD_BYTES and chunks < _RUN_CHUNKS_MAX:
+        skipped = min(self._skip, end - self._at)
+        self._skip -= skipped
+        start = at = self._at + skipped
+        room = PIECE_BYTES_MAX
+        while end - at >= _HEAD_BYTES:
             kind = data[at]
             size = int.from_bytes(data[at + 1 : at + 4], "little")
             if kind not in _CHUNK_BYTES_MAX:
-                if chunks:
+                if at > start:
                     break
-                whole = self._pass_over(kind, size, data, at)
-                if not whole:
+                passed = self._pass_over(kind, size, data, at)
+                if not passed:
                     break
-                at = start = at + whole
+                start = at = at + passed
                 continue
             if not self._identified:
-                raise LayerError("the snappy stream does not begin with its identifier")
+                raise LayerError(_NO_IDENTIFIER)
             if not _CRC_BYTES <= size <= _CHUNK_BYTES_MAX[kind]:
                 raise LayerError(f"a snappy chunk of type {kind:02x} has {size} bytes")
-            if at + _HEAD_BYTES + size > end:
+            room -= min(_BLOCK_BYTES_MAX, size * _RATIO_MAX)
+            if at + _HEAD_BYTES + size > end or room < 0:
                 break
             at += _HEAD_BYTES + size
-            chunks += 1
-        return _STREAM_IDENTIFIER + data[start:at] if chunks else b"", chunks, at
+        self._at = at
+        return data[start:at]
 
     def _pass_over(self, kind: int, size: int, data: bytes, at: int) -> int:
-        """How many bytes of ``data`` belong to a chunk without data; 0: it must be whole first."""
+        """How many bytes here belong to a chunk without data; 0: it must be whole first."""
         whole = _HEAD_BYTES + size
         if kind == _STREAM:
             if size != len(_STREAM_IDENTIFIER) - _HEAD_BYTES:
@@ -188,10 +188,10 @@ class SnappyLayer:
                 raise LayerError("a snappy stream identifier is not sNaPpY")
             self._identified = True
             return whole
+        if not self._identified:
+            raise LayerError(_NO_IDENTIFIER)
         if kind < _UNSKIPPABLE_END:
             raise LayerError(f"a snappy chunk has the unknown type {kind:02x}")
-        if not self._identified:
-            raise LayerError("the snappy stream does not begin with its identifier")
         here = min(whole, len(data) - at)
         self._skip = whole - here
         return here
@@ -212,10 +212,11 @@ _RECORD_BYTES_MAX = 16_384
 
 
 class TlsLayer:
-    """The server's side of TLS. ``secure`` once the handshake is done, ``ended`` once the peer has closed.
+    """The server's side of TLS. ``secure`` once the handshake is done, ``ended`` once the peer has
+    closed.
 
-    The handshake has its own things to say: after every ``feed``, also one that raised, the connection
-    sends what ``take_outgoing`` gives. ``wrap`` takes it along.
+    The handshake has its own things to say: after every ``feed``, also one that raised, the
+    connection sends what ``take_outgoing`` gives. ``wrap`` takes it along.
     """
 
     __slots__ = ("ended", "secure", "_incoming", "_outgoing", "_tls")
@@ -287,7 +288,7 @@ class TlsLayer:
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
-                # The peer's own alert has not come, or the stream is broken already; ours is out either way.
+                # the peer's alert has not come, or the stream is broken; ours is out either way
                 pass
         return self._outgoing.read()
 
@@ -317,7 +318,7 @@ _VERSIONS = {
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What clients' TLS is made with, or None without a certificate; a wrong file is a ConfigError."""
+    """What clients' TLS is made with, None without a certificate; ConfigError for a wrong file."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -357,8 +358,8 @@ def _load_certificate(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(f"tls_key {key} is not the key of tls_cert {cert}.") from error
         raise ConfigError(
-            f"tls_cert {cert} and tls_key {key} are not a certificate and its unencrypted key in PEM"
-            f" form ({_reason(error)})."
+            f"tls_cert {cert} and tls_key {key} are not a certificate and its key without a"
+            f" password, in PEM form ({_reason(error)})."
         ) from error
 
 
