@@ -363,7 +363,7 @@ def decode_run(stored: bytes, at: int, limit: int) -> tuple[list[Block], int]:
     """The block at ``at``, those behind it that end within ``limit``, and where the last one ends.
 
     The same as ``decode`` on each, at a third of the price for plain blocks: a backlog of messages
-    that were published one by one is read here. Stops in front of damage; only the first block raises.
+    that were published one by one is read here. Stops in front of damage: only the first raises.
     """
     first = decode(stored, at)
     at += length_of(stored, at)

@@ -211,6 +211,9 @@ def replace_file(disk: Disk, path: str, content: bytes, point: str) -> None:
         disk.truncate(handle, 0)
         write_all(disk, handle, [content], 0, f"{point}.write")
         disk.fdatasync(handle)
+    except OSError:
+        disk.unlink(fresh)  # on a full disk even this would be missed
+        raise
     finally:
         disk.close(handle)
     failpoint.hit(f"{point}.rename")

@@ -176,7 +176,12 @@ class FileLog:
     def sync(self) -> int:
         self._check_usable()
         tips = [(segment, segment.tip) for segment in self._segments[self._listed :]]
-        waiting = [(segment, tip) for segment, tip in tips if segment.synced_bytes < tip.bytes]
+        waiting = [
+            (segment, tip)
+            for segment, tip in tips
+            # one that was cut is dirty too: its old end must not come back behind a newer segment
+            if segment.synced_bytes < tip.bytes or segment.file.dirty
+        ]
         if not waiting:
             return self._synced_end
         try:

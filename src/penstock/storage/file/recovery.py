@@ -68,6 +68,8 @@ class Scan(NamedTuple):
 def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> Recovered:
     disk = files.disk
     names = names_in(disk, directory)
+    if not names:
+        return Recovered([], 0, 0, 0, covered=True)  # a new topic is opened on the event loop
     prefix = f"{directory}/{lane_name(lane)}"
     lines = _manifest(files, f"{prefix}.manifest")
     note = decode_synced_end(read_file(disk, f"{prefix}.synced") or b"")
@@ -87,7 +89,7 @@ def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> R
     torn_size = 0
     for segment in tail:
         size = files.size(segment.file)
-        start, index = _checkpoint(files, segment, size, appended_at_ns, index_step_bytes)
+        start, index = _checkpoint(files, segment, size, end, appended_at_ns, index_step_bytes)
         scan = scan_blocks(files, segment.file, start, size, index)
         covered = covered and size == start.tip.bytes and segment is tail[-1]
         segment.tip = scan.tip
@@ -104,7 +106,7 @@ def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> R
         behind = tail[tail.index(torn) + 1 :]
         synced_end = max(synced_end, _witness(files, torn, torn_size, behind))
         if synced_end <= end:
-            cut_bytes = _cut(files, torn, torn_size, behind)
+            cut_bytes = _cut(files, directory, torn, torn_size, behind)
             del tail[len(tail) - len(behind) :]
     if synced_end > end:
         found = segments + tail[: tail.index(torn) + 1 if torn else None]
@@ -236,13 +238,18 @@ def _checked(files: Files, directory: str, lane: int, line: Sealed) -> Segment:
 
 
 def _checkpoint(
-    files: Files, segment: Segment, size: int, appended_at_ns: int, index_step_bytes: int
+    files: Files,
+    segment: Segment,
+    size: int,
+    end: int,
+    appended_at_ns: int,
+    index_step_bytes: int,
 ) -> tuple[Scan, Index]:
     """Where checking has to begin: behind the segment's checkpoint if it has one."""
     stored = read_file(files.disk, index_name(segment.file.path))
     decoded = decode_index(stored, index_step_bytes) if stored else None
     if decoded is None or decoded[1].base != segment.base:
-        return Scan(Tip(0, segment.base, appended_at_ns, 0), 0), Index(index_step_bytes)
+        return Scan(Tip(0, max(end, segment.base), appended_at_ns, 0), 0), Index(index_step_bytes)
     index, covered = decoded
     if covered.bytes > size:
         raise CorruptionError(
@@ -265,12 +272,15 @@ def _witness(files: Files, torn: Segment, size: int, behind: list[Segment]) -> i
     return highest
 
 
-def _cut(files: Files, torn: Segment, size: int, behind: list[Segment]) -> int:
+def _cut(files: Files, directory: str, torn: Segment, size: int, behind: list[Segment]) -> int:
     cut_bytes = size - torn.tip.bytes
     for segment in reversed(behind):
         cut_bytes += files.size(segment.file)
         files.forget(segment.file)
         files.disk.unlink(segment.file.path)
+    if behind:
+        # one that came back after a power cut would lie amidst what is written from here on
+        files.disk.sync_dir(directory)
     files.truncate(torn.file, torn.tip.bytes)
     logger.warning(
         "%s: cut a torn tail of %d bytes behind seq %d; it was never synced, and nothing below it "

@@ -24,7 +24,6 @@ from zlib import crc32
 from penstock import failpoint
 from penstock.errors import CorruptionError, DiskFull, LogFrozen
 from penstock.storage.file.disk import FULL, Disk, Mode, replace_file, write_all
-from penstock.storage.file.layout import NEW
 from penstock.storage.file.reserve import Reserve
 
 logger = logging.getLogger(__name__)
@@ -171,7 +170,6 @@ class FileState:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            self._disk.unlink(f"{self._path}{NEW}")
             return  # the old file is whole; there will be room some day
         self._disk.sync_dir(self._root)
         self._disk.close(self._handle)
