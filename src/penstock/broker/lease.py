@@ -130,9 +130,12 @@ class LeaseTable:
                     index += 1
                 at = until
             else:
-                while at < until and at not in lease.holes:
-                    self._take(index, lease, at)
+                # how far first: ending a message also forgets the holes beside it
+                start, holes = at, lease.holes
+                while at < until and at not in holes:
                     at += 1
+                for seq in range(start, at):
+                    self._take(index, lease, seq)
                 if at < until:
                     break
                 if lease.left:
