@@ -74,6 +74,13 @@ WORKLOADS = (
         Consuming(("a", "b", "c"), 2, 2500, 200, 400_000),
         at_once=True,
     ),
+    Workload(
+        "latency_single200B_4conn_5000ps_written",
+        "written",
+        Publishing(4, 1, 1, 200, 25_000, rate_per_s=5000),
+        Consuming(("a",), 1, 2500, 200, 25_000, timed=True),
+        at_once=True,
+    ),
 )  # fmt: skip
 
 
@@ -113,7 +120,9 @@ def _measure(running: Running, loads: Sequence[Load], messages: int) -> Metrics:
     return {
         "server_cpu_us_per_message": round(cpu_ns / messages / 1e3, 4),
         "messages_per_s": round(messages / seconds),
-        "answer_p99_ms": max(each.latency.in_ms("answer")["answer_p99_ms"] for each in outcomes),
+        # Of publishes, or, where the consumer has a clock, until the handler: it stands first.
+        "p50_ms": outcomes[0].latency.in_ms("")["_p50_ms"],
+        "p99_ms": outcomes[0].latency.in_ms("")["_p99_ms"],
     }
 
 
@@ -137,7 +146,8 @@ class Row:
 
 def table_of(rows: Sequence[Row], versions: dict[str, str]) -> Table:
     """Server CPU, rate, memory and disk per workload and system, with ratios to ours."""
-    table = Table("workload", "system", "server CPU µs/msg", "msg/s", "p99 ms", "RSS MB", "disk MB")
+    columns = ("workload", "system", "server CPU µs/msg", "msg/s", "p50 ms", "p99 ms")
+    table = Table(*columns, "RSS MB", "disk MB")
     for row in rows:
         ours = row.median(OURS) if row.runs.get(OURS) else None
         for peer, runs in row.runs.items():
@@ -151,7 +161,8 @@ def table_of(rows: Sequence[Row], versions: dict[str, str]) -> Table:
                 f"{figures['server_cpu_us_per_message']:.2f}"
                 + _ratio(figures, ours, "server_cpu_us_per_message"),
                 f"{figures['messages_per_s']:,.0f}" + _ratio(figures, ours, "messages_per_s"),
-                f"{figures['answer_p99_ms']:.2f}" if figures["answer_p99_ms"] else "",
+                f"{figures['p50_ms']:.2f}" if figures["p50_ms"] else "",
+                f"{figures['p99_ms']:.2f}" if figures["p99_ms"] else "",
                 f"{figures['rss_peak_mb']:.0f}",
                 f"{figures['disk_mb']:.0f}",
             )

@@ -19,13 +19,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.vs.peer import Consuming, Publishing, Running, started
 from penstock.bench.fleet import Load, Outcome
+from penstock.bench.histogram import Histogram
 from penstock.bench.link import SILENCE_S, Address, receive
-from penstock.bench.publish import PublishLoad
+from penstock.bench.schedule import DUE_AT_BYTES
 from penstock.bench.wire import BenchError
 
 _READY = r"client connections on (\S+):(\d+)[\s\S]*Server is ready"
@@ -75,18 +76,7 @@ class NatsJetStream:
                 _request(link, inbox, f"$JS.API.CONSUMER.CREATE.{_STREAM}.{channel}", wanted)
 
     def publish(self, address: Address, topic: str, publishing: Publishing) -> Sequence[Load]:
-        return [
-            PublishLoad(
-                address,
-                (topic,),
-                publishing.connections,
-                publishing.inflight,
-                publishing.per_command,
-                publishing.body_bytes,
-                publishing.messages // publishing.per_command,
-                NatsLine,
-            )
-        ]
+        return [publishing.load(address, (topic,), NatsLine)]
 
     def consume(self, address: Address, topic: str, consuming: Consuming) -> Sequence[Load]:
         return [NatsConsumeLoad(address, topic, consuming)]
@@ -99,18 +89,10 @@ class NatsAtomicBatch(NatsJetStream):
     single_publishes = False
 
     def publish(self, address: Address, topic: str, publishing: Publishing) -> Sequence[Load]:
-        commands = publishing.messages // publishing.per_command // publishing.connections
+        share = publishing.messages // publishing.connections
+        one = replace(publishing, connections=1, messages=share)
         return [
-            PublishLoad(
-                address,
-                (topic,) * _BATCHES_IN_TURN,
-                1,
-                publishing.inflight,
-                publishing.per_command,
-                publishing.body_bytes,
-                commands,
-                AtomicBatchLine,
-            )
+            one.load(address, (topic,) * _BATCHES_IN_TURN, AtomicBatchLine)
             for _ in range(publishing.connections)
         ]
 
@@ -147,7 +129,7 @@ class AtomicBatchLine(NatsLine):
 
     _numbers = itertools.count()
 
-    def acks_of(self, per_command: int) -> int:  # noqa: ARG002 - a batch has one
+    def acks_of(self, per_command: int) -> int:
         return 1
 
     def command(self, topic: str, body: bytes, per_command: int) -> bytes:
@@ -184,8 +166,9 @@ class NatsConsuming:
 
     def __init__(self, load: NatsConsumeLoad) -> None:
         self._consuming = load.consuming
+        self._latency = Histogram()
         self._pullers = [
-            _Puller(load.address, channel, load.consuming)
+            _Puller(load.address, channel, load.consuming, self._latency)
             for channel in load.consuming.channels
             for _ in range(load.consuming.connections)
         ]
@@ -208,14 +191,17 @@ class NatsConsuming:
         ended_at_ns = time.monotonic_ns()
         poll.close()
         received = sum(puller.received for puller in self._pullers)
-        return Outcome(received, started_at_ns, ended_at_ns)
+        return Outcome(received, started_at_ns, ended_at_ns, self._latency)
 
 
 class _Puller:
     """One connection: asks for half of its credit again when half has come."""
 
-    def __init__(self, address: Address, channel: str, consuming: Consuming) -> None:
+    def __init__(
+        self, address: Address, channel: str, consuming: Consuming, latency: Histogram
+    ) -> None:
         self.link, self._inbox = _open(address)
+        self._latency = latency if consuming.timed else None
         self.channel = channel
         self.received = 0
         self._half = max(1, consuming.credit // 2)
@@ -225,7 +211,7 @@ class _Puller:
         # A whole message: its line, perhaps headers, the body, a line break.
         self._message = re.compile(
             rb"H?MSG \S+ \d+ (\S+) (?:\d+ )?\d+\r\n(?:NATS/1\.0\r\n(?:[^\r]+\r\n)+\r\n)?"
-            rb"[^\r]{%d}\r\n" % consuming.body_bytes
+            rb"([^\r]{%d})\r\n" % consuming.body_bytes
         )
 
     def ask(self, count: int) -> None:
@@ -241,6 +227,9 @@ class _Puller:
                 raise BenchError(f"NATS sent {self._stream[end : found.start()][:200]!r}")
             replies.append(found[1])
             end = found.end()
+            if self._latency is not None:
+                due_at = found[2][:DUE_AT_BYTES]
+                self._latency.record(time.monotonic_ns() - int(due_at, 16))
         self._stream = self._stream[end:]
         acks = b"".join([b"PUB %b 4\r\n+ACK\r\n" % reply for reply in replies])
         self._due -= len(replies)

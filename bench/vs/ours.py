@@ -10,9 +10,9 @@ from pathlib import Path
 from bench.vs.peer import Consuming, Publishing, Running, started
 from penstock import __version__
 from penstock.bench.consume import ConsumeLoad
+from penstock.bench.dialect import NsqLine
 from penstock.bench.fleet import Load
 from penstock.bench.link import Address, open_link, subscribe
-from penstock.bench.publish import PublishLoad
 
 _READY = r"TCP: listening on (\S+):(\d+)"
 
@@ -42,17 +42,7 @@ class Penstock:
             link.close()
 
     def publish(self, address: Address, topic: str, publishing: Publishing) -> Sequence[Load]:
-        return [
-            PublishLoad(
-                address,
-                (topic,),
-                publishing.connections,
-                publishing.inflight,
-                publishing.per_command,
-                publishing.body_bytes,
-                publishing.messages // publishing.per_command,
-            )
-        ]
+        return [publishing.load(address, (topic,), NsqLine)]
 
     def consume(self, address: Address, topic: str, consuming: Consuming) -> Sequence[Load]:
         return [
@@ -64,5 +54,6 @@ class Penstock:
                 consuming.credit,
                 consuming.body_bytes,
                 consuming.messages,
+                consuming.timed,
             )
         ]

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from penstock.bench.dialect import Dialect
 from penstock.bench.fleet import Load
 from penstock.bench.link import Address
 from penstock.bench.process import Observed, ServerProcess
+from penstock.bench.publish import PublishLoad
+from penstock.bench.schedule import ScheduledPublishLoad
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,41 @@ class Running:
 
 @dataclass(frozen=True)
 class Publishing:
-    """Messages to publish, ``per_command`` in one command or pipeline."""
+    """Messages to publish, ``per_command`` in one command or pipeline.
+
+    With a rate they are published on a schedule instead of as fast as answers come, one by one, and
+    their bodies begin with the instant they were due.
+    """
 
     connections: int
     inflight: int
     per_command: int
     body_bytes: int
     messages: int
+    rate_per_s: int = 0
+
+    def load(self, address: Address, topics: Sequence[str], dialect: Dialect) -> Load:
+        """The load that does it."""
+        if self.rate_per_s:
+            return ScheduledPublishLoad(
+                address,
+                topics,
+                self.connections,
+                self.body_bytes,
+                self.rate_per_s,
+                self.messages,
+                dialect=dialect,
+            )
+        return PublishLoad(
+            address,
+            topics,
+            self.connections,
+            self.inflight,
+            self.per_command,
+            self.body_bytes,
+            self.messages // self.per_command,
+            dialect,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +77,7 @@ class Consuming:
     credit: int
     body_bytes: int
     messages: int
+    timed: bool = False
 
 
 class Peer(Protocol):

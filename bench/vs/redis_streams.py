@@ -20,8 +20,9 @@ from pathlib import Path
 
 from bench.vs.peer import Consuming, Publishing, Running, free_port, started
 from penstock.bench.fleet import Load, Outcome
+from penstock.bench.histogram import Histogram
 from penstock.bench.link import SILENCE_S, Address, receive
-from penstock.bench.publish import PublishLoad
+from penstock.bench.schedule import DUE_AT_BYTES
 from penstock.bench.wire import BenchError
 
 _READY = r"Ready to accept connections"
@@ -31,6 +32,7 @@ _READ_BYTES_MAX = 256 * 1024
 _LINES_PER_ENTRY = 8  # *2, $n, id, *2, $1, b, $n, body
 _LINES_OF_HEADER = 5  # *1, *2, $n, stream, *count
 _ENTRY_ID = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n")
+_DUE_AT = re.compile(rb"\$1\r\nb\r\n\$\d+\r\n([0-9a-f]{%d})" % DUE_AT_BYTES)
 _ENTRIES = re.compile(rb"(?::\d+\r\n)*\*1\r\n\*2\r\n\$\d+\r\n[^\r]+\r\n\*(\d+)\r\n")
 
 
@@ -63,18 +65,7 @@ class RedisStreams:
                     raise BenchError(f"Redis answered {answer!r} to XGROUP CREATE")
 
     def publish(self, address: Address, topic: str, publishing: Publishing) -> Sequence[Load]:
-        return [
-            PublishLoad(
-                address,
-                (topic,),
-                publishing.connections,
-                publishing.inflight,
-                publishing.per_command,
-                publishing.body_bytes,
-                publishing.messages // publishing.per_command,
-                RedisLine,
-            )
-        ]
+        return [publishing.load(address, (topic,), RedisLine)]
 
     def consume(self, address: Address, topic: str, consuming: Consuming) -> Sequence[Load]:
         return [RedisConsumeLoad(address, topic, consuming)]
@@ -122,8 +113,10 @@ class RedisConsuming:
 
     def __init__(self, load: RedisConsumeLoad) -> None:
         self._consuming = load.consuming
+        self._latency = Histogram()
+        latency = self._latency if load.consuming.timed else None
         self._readers = [
-            _Reader(_open(load.address), load.topic, channel, str(number), load.consuming.credit)
+            _Reader(load, channel, str(number), latency)
             for channel in load.consuming.channels
             for number in range(load.consuming.connections)
         ]
@@ -145,31 +138,26 @@ class RedisConsuming:
                 left[reader.group] -= reader.on_data()
         ended_at_ns = time.monotonic_ns()
         poll.close()
-        return Outcome(sum(reader.received for reader in self._readers), started_at_ns, ended_at_ns)
+        received = sum(reader.received for reader in self._readers)
+        return Outcome(received, started_at_ns, ended_at_ns, self._latency)
 
 
 class _Reader:
     """One consumer of a group: a read is out at all times, acknowledgements travel with it."""
 
-    def __init__(self, link: socket.socket, topic: str, group: str, name: str, credit: int) -> None:
-        self.link = link
+    def __init__(
+        self, load: RedisConsumeLoad, group: str, name: str, latency: Histogram | None
+    ) -> None:
+        self.link = _open(load.address)
         self.group = group
         self.received = 0
+        self._latency = latency
         self._stream = bytearray()
-        self._topic = topic
-        count = str(min(credit, _READ_COUNT_MAX))
+        self._topic = load.topic
+        count = str(min(load.consuming.credit, _READ_COUNT_MAX))
         self._ask = command(
-            "XREADGROUP",
-            "GROUP",
-            group,
-            name,
-            "COUNT",
-            count,
-            "BLOCK",
-            "1000",
-            "STREAMS",
-            topic,
-            ">",
+            *("XREADGROUP", "GROUP", group, name, "COUNT", count),
+            *("BLOCK", "1000", "STREAMS", load.topic, ">"),
         )
 
     def ask(self) -> None:
@@ -192,6 +180,10 @@ class _Reader:
         ids: list[bytes] = _ENTRY_ID.findall(self._stream, head.end())
         if len(ids) != count:
             raise BenchError(f"{len(ids)} ids were found in {count} entries")
+        if self._latency is not None:
+            now_ns = time.monotonic_ns()
+            for due_at in _DUE_AT.findall(self._stream, head.end()):
+                self._latency.record(now_ns - int(due_at, 16))
         self._stream.clear()
         # The next read is asked for in the same write, as a client with a pipeline does.
         self.link.sendall(command("XACK", self._topic, self.group, *ids) + self._ask)

@@ -25,7 +25,7 @@ from penstock.bench.link import (
     open_link,
     subscribe,
 )
-from penstock.bench.publish import DUE_AT
+from penstock.bench.schedule import DUE_AT_BYTES
 from penstock.bench.wire import (
     BenchError,
     count_redelivered,
@@ -169,8 +169,8 @@ class _Subscriber:
             return
         now_ns = time.monotonic_ns()
         for number in range(count):
-            (due_at_ns,) = DUE_AT.unpack_from(frames, number * self._stride + MESSAGE_HEAD.size)
-            self._latency.record(now_ns - due_at_ns)
+            at = number * self._stride + MESSAGE_HEAD.size
+            self._latency.record(now_ns - int(frames[at : at + DUE_AT_BYTES], 16))
 
     def _take_one_by_one(self) -> tuple[int, int]:
         frames, taken = cut_whole_frames(bytes(self._view[: self._have]))

@@ -38,7 +38,7 @@ class NsqLine:
 
     __slots__ = ("link", "_tail")
 
-    def __init__(self, address: Address, per_command: int) -> None:  # noqa: ARG002 - one OK each
+    def __init__(self, address: Address, per_command: int) -> None:
         self.link = open_link(address)
         self._tail = b""  # an answer that is not all here
 

@@ -1,8 +1,7 @@
-"""Loads that publish: closed loop (so many commands in flight) and open loop (by a schedule).
+"""A load that publishes in a closed loop: so many commands in flight, an answer lets one more go.
 
-Closed loop finds what the broker can do; its waiting publishers wait with it. Open loop finds how
-long a publisher waits at a given rate: every message has an instant at which it was due to be sent,
-and its time counts from there, however late it really left. Coordinated omission can't flatter it.
+It finds what a broker can do. How long a publisher waits is ``penstock.bench.schedule``'s business:
+here a publisher that waits publishes less.
 """
 
 from __future__ import annotations
@@ -10,20 +9,16 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from struct import Struct
 
 from penstock.bench.dialect import Dialect, Line, NsqLine
 from penstock.bench.fleet import Outcome
 from penstock.bench.histogram import Histogram
 from penstock.bench.link import SILENCE_S, Address, receive
 from penstock.bench.wire import BenchError, body_of
-from penstock.protocol.nsq_client import encode_pub
 
 ANSWER_BYTES_MAX = 65_536
-DUE_AT = Struct(">Q")  # how a scheduled message carries the instant it was due, first in its body
 
 
 @dataclass(frozen=True)
@@ -190,105 +185,3 @@ class _Publisher:
                 raise BenchError(f"the connection broke: {error}") from error
             self._rest = self._rest[sent:]
         return not self._rest
-
-
-@dataclass(frozen=True)
-class ScheduledPublishLoad:
-    """``messages`` single PUBs at ``rate_per_s``, each due at its own instant, topics in turn.
-
-    The first message is due ``lead_ms`` after the word to go. Bodies begin with the instant they
-    were due, for a consumer that measures (see ``penstock.bench.consume``).
-    """
-
-    address: Address
-    topics: Sequence[str]
-    connections: int
-    body_bytes: int
-    rate_per_s: int
-    messages: int
-    lead_ms: int = 20
-
-    def open(self) -> OpenLoopPublishing:
-        """Connect and build all of a message but its instant."""
-        return OpenLoopPublishing(self)
-
-
-class OpenLoopPublishing:
-    """The schedule lets the next command go; the answers are timed from the schedule."""
-
-    def __init__(self, load: ScheduledPublishLoad) -> None:
-        self._load = load
-        self._lines = [NsqLine(load.address, 1) for _ in range(load.connections)]
-        self._links = [line.link for line in self._lines]
-        rest = body_of(load.body_bytes)[DUE_AT.size :]
-        bodies = [encode_pub(topic, bytes(DUE_AT.size) + rest) for topic in load.topics]
-        cut = len(rest) + DUE_AT.size
-        self._heads = [command[:-cut] for command in bodies]
-        self._rest = rest
-        self._due: dict[int, deque[int]] = {link.fileno(): deque() for link in self._links}
-        self._by_fileno = {line.link.fileno(): line for line in self._lines}
-        self._latency = Histogram()
-        self._lag = Histogram()
-
-    def run(self) -> Outcome:
-        """Send by the schedule, then wait for the answers that are still out."""
-        _wake_precisely()
-        links = self._links
-        started_at_ns = time.monotonic_ns()
-        schedule = self._schedule(started_at_ns + self._load.lead_ms * 1_000_000)
-        number, due_at_ns = next(schedule)
-        left = self._load.messages
-        while left:
-            now_ns = time.monotonic_ns()
-            if now_ns < due_at_ns:
-                self._take_answers((due_at_ns - now_ns) / 1e9)
-                continue
-            batches: dict[int, list[bytes]] = {}
-            while left and due_at_ns <= now_ns:
-                self._lag.record(now_ns - due_at_ns)
-                place = number % len(links)
-                link = links[place]
-                self._due[link.fileno()].append(due_at_ns)
-                head = self._heads[number % len(self._heads)]
-                batches.setdefault(place, []).extend((head, DUE_AT.pack(due_at_ns), self._rest))
-                left -= 1
-                if left:
-                    number, due_at_ns = next(schedule)
-            for place, parts in batches.items():
-                links[place].sendall(b"".join(parts))
-        while any(self._due.values()):
-            if not self._take_answers(SILENCE_S):
-                raise BenchError(f"the broker answered nothing for {SILENCE_S:.0f} s")
-        return Outcome(
-            self._load.messages,
-            started_at_ns,
-            time.monotonic_ns(),
-            self._latency,
-            self._lag.in_ms("generator_lag"),
-        )
-
-    def _schedule(self, first_at_ns: int) -> Iterator[tuple[int, int]]:
-        rate = self._load.rate_per_s
-        for number in range(self._load.messages):
-            yield number, first_at_ns + number * 1_000_000_000 // rate
-
-    def _take_answers(self, wait_s: float) -> bool:
-        # select, not epoll: its timeout is in microseconds, epoll's in milliseconds.
-        ready, _, _ = select.select(self._links, (), (), wait_s)
-        for link in ready:
-            fileno = link.fileno()
-            count = self._by_fileno[fileno].feed(receive(link, ANSWER_BYTES_MAX))
-            now_ns = time.monotonic_ns()
-            due = self._due[fileno]
-            if count > len(due):
-                raise BenchError("the broker sent more answers than there were commands")
-            for _ in range(count):
-                self._latency.record(now_ns - due.popleft())
-        return bool(ready)
-
-
-def _wake_precisely() -> None:
-    """Ask Linux for timers as exact as it can; 50 µs of slack is its default."""
-    slack = Path("/proc/self/timerslack_ns")
-    if slack.exists():
-        slack.write_text("1")

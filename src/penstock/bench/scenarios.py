@@ -15,7 +15,8 @@ from penstock.bench.fleet import Load
 from penstock.bench.ground import Broker, Ground, Metrics, OwnBroker, in_mb
 from penstock.bench.idle import IdleLoad, raise_open_files
 from penstock.bench.process import Observed
-from penstock.bench.publish import PublishLoad, ScheduledPublishLoad
+from penstock.bench.publish import PublishLoad
+from penstock.bench.schedule import ScheduledPublishLoad
 from penstock.bench.wire import BenchError
 
 _CHANNEL = "bench"
