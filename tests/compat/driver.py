@@ -60,8 +60,8 @@ class Library:
 
 LIBRARIES = {
     "gnsq": Library("gnsq", (sys.executable, str(HERE / "clients" / "gnsq_client.py")), DRESSES),
-    # ansq 0.3 negotiates none of the others ("Upgrade to TLSv1 not implemented yet", and so on), and
-    # never notes that it is authorized, so that it refuses its own publishes after AUTH.
+    # ansq 0.3 negotiates none of the others ("Upgrade to TLSv1 not implemented yet", and so on),
+    # and never notes that it is authorized, so that it refuses its own publishes after AUTH.
     "ansq": Library(
         "ansq",
         (sys.executable, str(HERE / "clients" / "ansq_client.py")),

@@ -109,7 +109,11 @@ class Broker:
     def start(self) -> Self:
         """Start, and return when the broker says that it listens for TCP clients."""
         self.spawn()
-        self._wait(lambda: "TCP" in self.ports, "say on which port it listens for TCP clients")
+        try:
+            self._wait(lambda: "TCP" in self.ports, "say on which port it listens for TCP clients")
+        except BrokerDied:
+            self.close()
+            raise
         return self
 
     def stop(self, sig: signal.Signals = signal.SIGTERM) -> int:
