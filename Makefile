@@ -32,10 +32,10 @@ $(VENV)/.for-run: pyproject.toml scripts/make-venv
 	@scripts/make-venv "" $@
 
 $(VENV)/.for-dev: pyproject.toml scripts/make-venv
-	@scripts/make-venv dev $@
+	@scripts/make-venv dev,compat $@
 
 $(VENV)/.for-fuzz: pyproject.toml scripts/make-venv
-	@scripts/make-venv dev,fuzz $@
+	@scripts/make-venv fuzz $@
 
 run: $(VENV)/.for-run
 	@exec $(BIN)/penstock serve $(ARGS)
