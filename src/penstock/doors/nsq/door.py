@@ -16,7 +16,7 @@ from penstock.config import Settings, TlsRequired
 from penstock.doors.nsq.auth import Authorizer
 from penstock.doors.nsq.connection import Connection
 from penstock.doors.nsq.identify import IdentifyLimits, negotiate
-from penstock.doors.nsq.layers import tls_context
+from penstock.doors.nsq.tlscontext import tls_context
 from penstock.limits import HEARTBEATS_MISSED_MAX
 from penstock.protocol.nsq import Limits
 from penstock.runtime.host import Host

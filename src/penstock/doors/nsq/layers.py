@@ -14,16 +14,13 @@ Sans-IO and synchronous: no layer knows a socket, an event loop, a clock or a co
 from __future__ import annotations
 
 import ssl
-import warnings
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol
 
 import cramjam
 
-from penstock.config import Settings, TlsClientAuth, TlsVersion
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import PenstockError
 from penstock.limits import MIB
 
 PIECE_BYTES_MAX = 1 * MIB
@@ -307,69 +304,3 @@ class TlsLayer:
 
 def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")
-
-
-_VERSIONS = {
-    TlsVersion.TLS_1_0: ssl.TLSVersion.TLSv1,
-    TlsVersion.TLS_1_1: ssl.TLSVersion.TLSv1_1,
-    TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2,
-    TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3,
-}
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What clients' TLS is made with, None without a certificate; ConfigError for a wrong file."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # a peer could make the broker do handshakes for ever
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    with warnings.catch_warnings():
-        # that old versions are weak is told in the setting's documentation
-        warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = _VERSIONS[settings.tls_min_version]
-    _load_certificate(context, settings.tls_cert, settings.tls_key)
-    if settings.tls_client_auth_policy is not TlsClientAuth.NONE:
-        trust(context, settings.tls_root_ca_file, ssl.Purpose.CLIENT_AUTH)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def trust(context: ssl.SSLContext, authorities: Path | None, purpose: ssl.Purpose) -> None:
-    """Have the context believe whom these authorities (None: the system's) have signed."""
-    if authorities is None:
-        context.load_default_certs(purpose)
-        return
-    _read(authorities, "tls_root_ca_file")
-    try:
-        context.load_verify_locations(cafile=authorities)
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"tls_root_ca_file {authorities} has no certificate in PEM form ({_reason(error)})."
-        ) from error
-
-
-def _load_certificate(context: ssl.SSLContext, cert: Path, key: Path) -> None:
-    _read(cert, "tls_cert")
-    _read(key, "tls_key")
-    try:
-        context.load_cert_chain(cert, key, password=_no_password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"tls_key {key} is not the key of tls_cert {cert}.") from error
-        raise ConfigError(
-            f"tls_cert {cert} and tls_key {key} are not a certificate and its key without a"
-            f" password, in PEM form ({_reason(error)})."
-        ) from error
-
-
-def _no_password() -> str:
-    # without an answer OpenSSL would ask on the terminal
-    return ""
-
-
-def _read(path: Path, setting: str) -> None:
-    try:
-        path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {setting} {path}: {error.strerror}.") from error
