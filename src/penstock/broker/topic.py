@@ -78,8 +78,8 @@ class Topic:
         self.turn_rotation = 0
         self.message_count = 0
         self.message_bytes = 0
-        self.gone = False
-        self.used_at_ns = 0
+        self.gone = False  # deleted, or closed because idle: look the name up again
+        self.loaded_at_ns = 0
 
     def __repr__(self) -> str:
         return f"Topic({self.name})"
@@ -261,6 +261,15 @@ class Topic:
                         if jump[1] > progress.cursor
                     ]
         self.host.keep(self)
+
+    def idle_since(self, at_ns: int) -> bool:
+        """Nobody is subscribed, nothing sleeps, and nothing was published since then."""
+        return (
+            self.loaded_at_ns < at_ns
+            and not any(lane.appended_at_ns > at_ns or lane.pending for lane in self.lanes())
+            and not any(one.subscribers or one.wakes for one in self.channels.values())
+            and not any(len(one.schedule) for one in self.partitions)
+        )
 
     def depth(self) -> int:
         """What no channel can see yet."""

@@ -198,10 +198,8 @@ class Committer:
             else:
                 self.broker.dirty_lanes.append(lane)
                 self.wake()
-        elif writer.waiting:
-            waiting, writer.waiting = writer.waiting, []
-            for waiter in waiting:
-                waiter()
+        else:
+            self._idle(writer)
         self.on_room()
 
     def _refuse_pending(self, lane: Lane, error: OperatingError) -> None:
@@ -211,13 +209,23 @@ class Committer:
         turn, lane.turn = lane.turn, Turn()
         turn.end(error)
 
+    def is_idle(self, lane: Lane) -> bool:
+        """Whether nothing of the lane is pending or under way."""
+        writer = self.writers[lane]
+        return not (writer.busy or writer.syncing or lane.pending)
+
     def when_idle(self, lane: Lane, then: Callable[[], None]) -> None:
-        """Call when nothing of the lane is pending or under way."""
-        writer = self.writers.get(lane)
-        if writer is None or not (writer.busy or writer.syncing or lane.pending):
+        """Call once the lane is idle."""
+        if self.is_idle(lane):
             then()
         else:
-            writer.waiting.append(then)
+            self.writers[lane].waiting.append(then)
+
+    def _idle(self, writer: Writer) -> None:
+        if writer.waiting and self.is_idle(writer.lane):
+            waiting, writer.waiting = writer.waiting, []
+            for then in waiting:
+                then()
 
     # -- written lanes are synced behind the answers
 
@@ -243,10 +251,7 @@ class Committer:
                 self.on_failure(lane, lane.refusal)
             elif synced_end:
                 lane.synced_end = synced_end
-            if not writer.busy and not lane.pending and writer.waiting:
-                waiting, writer.waiting = writer.waiting, []
-                for waiter in waiting:
-                    waiter()
+            self._idle(writer)
 
         self.pool.submit(writer.log.sync, then)
 

@@ -31,6 +31,7 @@ from penstock.storage.port import Engine
 log = logging.getLogger("penstock.host")
 
 TICK_S = 0.25
+LOOK_AT = 100  # topics looked at in one tick for whether they are idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class HostOptions:
     journal_write_interval_ms: int = 50
     journal_sync_interval_ms: int = 500
     uncommitted_bytes_max: int = 64 << 20
+    idle_unload_ms: int = 300_000
     verify: bool = False
 
 
@@ -88,6 +90,7 @@ class Host:
         self.held_back: list[Callable[[], None]] = []
         self.reserved: dict[int, int] = {}
         self.problems: dict[str, str] = {}
+        self.round: list[str] = []
         self.tick_handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -120,7 +123,12 @@ class Host:
             waiting.append(then)
             return None
         if name not in self.broker.known:
-            topic = self.broker.make_topic(name, self.clock.now_ns())
+            try:
+                topic = self.broker.make_topic(name, self.clock.now_ns())
+            except OperatingError as error:
+                then(None, error)
+                return None
+            topic.loaded_at_ns = self.clock.now_ns()
             for lane in topic.lanes():
                 self._open_lane(topic, lane)
             return topic
@@ -145,6 +153,7 @@ class Host:
         if loaded is not None:
             topic = loaded.topic
             self.broker.topics[name] = topic
+            topic.loaded_at_ns = self.clock.now_ns()
             for lane, opened in loaded.logs.items():
                 self.committer.follow(lane, opened, topic.durability)
             self.journals.open.update(loaded.journals)
@@ -168,19 +177,80 @@ class Host:
         """With all it had. It must be loaded."""
         topic = self.broker.topics[name]
         keepers: list[Keeper] = [*topic.channels.values(), *topic.partitions]
-        lanes = topic.lanes()
         self.broker.delete_topic(name, self.clock.now_ns())
         for keeper in keepers:
-            self.journals.close(keeper)
-        for lane in lanes:
-            self.committer.when_idle(lane, partial(self._close_lane, topic, lane, lanes))
+            self.journals.take(keeper)
+        self.loading[name] = []  # who asks for the name meanwhile waits
+        self._when_idle(topic, partial(self._drop, topic))
         self.wake()
 
-    def _close_lane(self, topic: Topic, lane: Lane, lanes: list[Lane]) -> None:
-        writer = self.committer.writers.pop(lane)
-        writer.log.close()
-        if not any(other in self.committer.writers for other in lanes):
-            self._engine_of(topic).drop_topic(topic.name)
+    def _drop(self, topic: Topic) -> None:
+        for lane in topic.lanes():
+            self.committer.writers.pop(lane).log.close()
+        self._engine_of(topic).drop_topic(topic.name)
+        self._open_again(topic.name)
+
+    def _when_idle(self, topic: Topic, then: Callable[[], None]) -> None:
+        """Call when no lane of the topic has anything pending or under way."""
+        for lane in topic.lanes():
+            if not self.committer.is_idle(lane):
+                self.committer.when_idle(lane, partial(self._when_idle, topic, then))
+                return
+        then()
+
+    def _open_again(self, name: str) -> None:
+        """A name is free again: whoever asked for it meanwhile gets its topic."""
+        for then in self.loading.pop(name):
+            topic = self.topic(name, then)
+            if topic is not None:
+                then(topic, None)
+
+    def unload(self, topic: Topic) -> None:
+        """Close a topic that nobody uses; its next use opens it again."""
+        del self.broker.topics[topic.name]
+        topic.gone = True
+        self.loading[topic.name] = []
+        keepers: list[Keeper] = [*topic.channels.values(), *topic.partitions]
+        journals = [journal for one in keepers if (journal := self.journals.take(one)) is not None]
+        lanes = topic.lanes()
+        logs = [self.committer.writers.pop(lane).log for lane in lanes]
+        for lane in lanes:
+            self.broker.cache.forget(lane.shelf)
+            if lane.reserved_end:
+                self.reserved[lane.log] = lane.reserved_end
+
+        def job() -> None:
+            for opened in logs:
+                opened.close()
+            for journal in journals:
+                journal.close()
+
+        self.pool.submit(job, partial(self._unloaded, topic.name))
+
+    def _unloaded(self, name: str, _: None, failure: Exception | None) -> None:
+        if isinstance(failure, OperatingError):
+            log.error("topic %s could not be closed cleanly: %s", name, failure)
+        elif failure is not None:
+            raise failure
+        self._open_again(name)
+
+    def _unload_idle(self) -> None:
+        """Look at some of the loaded topics; the whole round takes a while, no turn does."""
+        if not self.round:
+            self.round = [*self.broker.topics]
+        limit_ns = self.clock.now_ns() - self.options.idle_unload_ms * 1_000_000
+        for name in self.round[-LOOK_AT:]:
+            topic = self.broker.topics.get(name)
+            if (
+                topic is not None
+                and topic.durability != "memory"  # closing would lose what it holds
+                and topic.idle_since(limit_ns)
+                and all(self.committer.is_idle(lane) for lane in topic.lanes())
+                and not any(one.journal_dirty for one in topic.channels.values())
+                and not self.journals.busy
+            ):
+                self.unload(topic)
+        del self.round[-LOOK_AT:]
 
     # -- channels
 
@@ -191,7 +261,7 @@ class Host:
 
     def _channel_dropped(self, channel: Channel) -> None:
         topic = self.broker.topics[channel.topic]
-        self.journals.close(channel)
+        self.journals.take(channel)
         engine = self.memory if channel.ephemeral else self._engine_of(topic)
         engine.drop_channel(channel.topic, journal_name(channel))
 
@@ -261,6 +331,7 @@ class Host:
     def _tick(self) -> None:
         self.tick_handle = self.loop.call_later(TICK_S, self._tick)
         self.committer.sync_overdue(self.options.sync_interval_ms * 1_000_000)
+        self._unload_idle()
         if self.broker.refusal is not None and self.engine.accepts_publishes():
             log.info("there is room on the disk again: publishes are accepted")
             self.broker.refusal = None
@@ -278,7 +349,12 @@ class Host:
             idle = asyncio.Event()
             self.committer.when_idle(lane, idle.set)
             await idle.wait()
-        while self.journals.busy or self.committer.state_busy or self.broker.state_changes:
+        while (
+            self.loading
+            or self.journals.busy
+            or self.committer.state_busy
+            or self.broker.state_changes
+        ):
             self.committer.turn()
             await asyncio.sleep(0.001)
         await self.loop.run_in_executor(None, self._close)

@@ -128,11 +128,12 @@ class Journals:
         else:
             raise failure
 
-    def close(self, keeper: Keeper) -> None:
+    def take(self, keeper: Keeper) -> Journal | None:
+        """The keeper goes: its journal is whoever asks's to close, or to drop unwritten."""
         journal = self.open.pop(keeper, None)
         if journal is not None:
             self.unsynced.pop(journal, None)
-            journal.close()
+        return journal
 
 
 def journal_name(keeper: Keeper) -> str:

@@ -16,7 +16,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.lanes import Lane
 from penstock.broker.partition import Partition
 from penstock.clock import Clock
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, OperatingError
 from penstock.protocol.block import Block, gather
 from penstock.runtime.committer import Writer
 from penstock.runtime.pool import Pool
@@ -89,7 +89,7 @@ class Reader:
             self.on_damage(lane, failure)
             return
         if failure is not None:
-            if isinstance(failure, OSError):
+            if isinstance(failure, OperatingError):
                 log.error("%s/%s cannot be read: %s", lane.topic, lane.key, failure)
                 return
             raise failure
