@@ -310,6 +310,7 @@ class Connection(asyncio.Protocol):
         self.door.handshakes.pop(self, None)
         self._write(OK_FRAME)
         self._compress()
+        self.upgraded = False  # no scan is under way: nothing of what it held is in the old form
 
     def _compress(self) -> None:
         if self.negotiated.snappy:
