@@ -42,7 +42,7 @@ class Server:
         try:
             self.pool = DiskPool(self.settings.sync_threads, loop.call_soon_threadsafe)
             self.host = Host(host_options(self.settings), engine, self.pool, self.clock, loop)
-            self.nsq = NsqDoor(self.host, self.settings)
+            self.nsq = NsqDoor(self.host, self.settings, SystemClock())
             self.host.start()
             await self.nsq.start()
         except BaseException:

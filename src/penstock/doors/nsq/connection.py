@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: it gets no messages, and its commands wait too."""
-        self.blocked_at_ns = self.clock.monotonic_ns()
+        self.blocked_at_ns = self.door.clock.monotonic_ns()
         if self.subscriber is not None:
             self.subscriber.blocked = True
         self._pause_reading()
@@ -235,13 +235,13 @@ class Connection(asyncio.Protocol):
                 break
             if self.upgraded:
                 self.upgraded = False
-                self.heard_at_ns = self.clock.monotonic_ns()
+                self.heard_at_ns = self.door.clock.monotonic_ns()
                 self._keep(b"", 0)
                 if at < len(data):
                     self.data_received(data[at:])
                 return
         if heard:
-            self.heard_at_ns = self.clock.monotonic_ns()
+            self.heard_at_ns = self.door.clock.monotonic_ns()
             self.host.wake()
         if not self.over:
             self._keep(data[at:], needed)
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
             self.tls = TlsLayer(self.door.tls_context)
             self.layers.append(self.tls)
             self.upgraded = True
-            self.door.handshakes[self] = self.clock.monotonic_ns() + HANDSHAKE_TIMEOUT_NS
+            self.door.handshakes[self] = self.door.clock.monotonic_ns() + HANDSHAKE_TIMEOUT_NS
         elif len(self.layers) <= (self.tls is not None):
             self._compress()
 

@@ -12,6 +12,7 @@ import logging
 from heapq import heappop, heappush
 
 from penstock.broker.channel import Channel
+from penstock.clock import Clock
 from penstock.config import Settings, TlsRequired
 from penstock.doors.nsq.auth import Authorizer
 from penstock.doors.nsq.connection import Connection
@@ -31,8 +32,9 @@ BACKLOG = 1024
 class NsqDoor:
     """NSQ's TCP protocol on one address."""
 
-    def __init__(self, host: Host, settings: Settings) -> None:
+    def __init__(self, host: Host, settings: Settings, clock: Clock) -> None:
         self.host = host
+        self.clock = clock  # of the wire: heartbeats and deadlines of clients
         self.settings = settings
         self.limits = Limits(
             settings.max_msg_size, settings.max_body_size, settings.max_req_timeout_ms
@@ -85,7 +87,7 @@ class NsqDoor:
     def begin_heartbeat(self, connection: Connection) -> None:
         """From the greeting on, and anew when IDENTIFY changed the interval."""
         interval_ns = connection.negotiated.heartbeat_interval_ms * 1_000_000
-        now_ns = self.host.clock.monotonic_ns()
+        now_ns = self.clock.monotonic_ns()
         connection.heard_at_ns = now_ns
         connection.beat_at_ns = now_ns + interval_ns if interval_ns else 0
         if interval_ns:
@@ -97,7 +99,7 @@ class NsqDoor:
 
     def _tick(self) -> None:
         self.ticker = self.host.loop.call_later(TICK_S, self._tick)
-        now_ns = self.host.clock.monotonic_ns()
+        now_ns = self.clock.monotonic_ns()
         due = self.due
         while due and due[0][0] <= now_ns:
             at_ns, _, connection = heappop(due)

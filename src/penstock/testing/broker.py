@@ -1,0 +1,187 @@
+"""The broker of a test: everything real but the disk, and the clock if you like.
+
+``async with`` runs it on the test's own event loop; ``with`` on a loop of its own in a thread. What
+it tells about itself (``published``, ``depth``, ``in_flight``) is read from the broker directly, not
+over the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from penstock.broker.channel import Channel
+from penstock.config import Address, Durability, Settings
+from penstock.sdk import Client
+from penstock.sdk.options import ClientKeywords
+from penstock.server import Server
+from penstock.testing.clock import FakeClock
+
+T = TypeVar("T")
+
+READ_BYTES = 1 << 20
+START_TIMEOUT_S = 10
+
+
+class MemoryBroker:
+    """A broker in memory for one test."""
+
+    def __init__(self, clock: FakeClock | None = None, settings: Settings | None = None) -> None:
+        self.clock = clock
+        base = settings if settings is not None else Settings()
+        self.settings = replace(
+            base,
+            storage="memory://",
+            durability=Durability.MEMORY,
+            tcp_address=Address("127.0.0.1", 0),
+            http_address=None,
+        )
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    # -- running
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    def __enter__(self) -> Self:
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="test-broker", daemon=True)
+        self._thread.start()
+        self._across(self._start())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._across(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self._server = Server(self.settings, self.clock)
+        await self._server.start()
+
+    async def _stop(self) -> None:
+        assert self._server is not None
+        await self._server.stop()
+
+    def _across(self, work: Coroutine[object, object, T]) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """Ask on the broker's loop, where its state is whole."""
+        if self._thread is None:
+            return question()
+
+        async def asked() -> T:
+            return question()
+
+        return self._across(asked())
+
+    # -- reaching it
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:PORT``, for any NSQ client."""
+        assert self._server is not None, "the broker is not running: use it in a `with`"
+        host, port = self._server.tcp_addresses[0]
+        return f"{host}:{port}"
+
+    def client(self, **options: Unpack[ClientKeywords]) -> Client:
+        return Client(self.address, **options)
+
+    # -- time
+
+    def advance(self, seconds: float) -> None:
+        """Time passes: what is due by then is ready, leases that ran out are given back."""
+        clock = self.clock
+        if clock is None:
+            raise ValueError("this broker lives in real time: give it a FakeClock to move its time")
+
+        def ring() -> None:
+            clock.advance(seconds)
+            assert self._server is not None
+            assert self._server.host is not None
+            self._server.host.timers.ring()
+
+        self._ask(ring)
+
+    # -- looking inside
+
+    def published(self, topic: str) -> list[bytes]:
+        """The bodies of all messages of a topic, oldest first; those that sleep come last."""
+
+        def read() -> list[bytes]:
+            host = self._running().host
+            assert host is not None
+            found = host.broker.topics.get(topic)
+            if found is None:
+                return []
+            bodies: list[bytes] = []
+            for lane in found.ready_lanes():
+                at = lane.start
+                while blocks := host.committer.writers[lane].log.read(at, READ_BYTES):
+                    bodies += [block.body_at(i) for block in blocks for i in range(block.count)]
+                    at = blocks[-1].end
+            for partition in found.partitions:
+                if partition.delay is not None:
+                    opened = host.committer.writers[partition.delay].log
+                    for _, seq in sorted(partition.schedule.entries):
+                        block = opened.read(seq, 1)[0]
+                        bodies.append(block.body_at(block.index_of(seq)))
+            return bodies
+
+        return self._ask(read)
+
+    def depth(self, topic: str, channel: str | None = None) -> int:
+        """How many messages wait: for a channel, or for the first channel to come."""
+
+        def count() -> int:
+            host = self._running().host
+            assert host is not None
+            found = host.broker.topics.get(topic)
+            if found is None:
+                return 0
+            if channel is None:
+                return found.depth()
+            return found.channels[channel].depth() if channel in found.channels else 0
+
+        return self._ask(count)
+
+    def in_flight(self, topic: str, channel: str) -> int:
+        return self._ask(lambda: self._channel(topic, channel).in_flight_count())
+
+    def sleeping(self, topic: str, channel: str) -> int:
+        """How many messages a channel has requeued with a delay that has not passed."""
+        return self._ask(lambda: self._channel(topic, channel).sleeping_count())
+
+    def _channel(self, topic: str, channel: str) -> Channel:
+        host = self._running().host
+        assert host is not None
+        return host.broker.topics[topic].channels[channel]
+
+    def _running(self) -> Server:
+        assert self._server is not None, "the broker is not running: use it in a `with`"
+        return self._server
