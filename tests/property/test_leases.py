@@ -1,6 +1,7 @@
 """The table of leases against a dict of who holds what."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -78,7 +79,7 @@ class LeaseTables(RuleBasedStateMachine):
         for lease in self.table.leases:
             ranges = lease.ranges()
             assert [seq for low, high in ranges for seq in range(low, high)] == [*lease.seqs()]
-            assert all(left[1] < right[0] for left, right in zip(ranges, ranges[1:]))
+            assert all(left[1] < right[0] for left, right in pairwise(ranges))
         if self.table.lows:
             assert self.table.lows[0] == min(self.held)
 

@@ -14,7 +14,8 @@ in its place.
     (BAD, verb, PeerError)                 (CUT,)  a line that never ends: close without a word
 
 The scan stops behind IDENTIFY, AUTH and SUB, which may change how the bytes after them must be
-read or make the connection wait; it is called again for the rest.
+read or make the connection wait, and behind what is wrong, which mostly ends the connection; it is
+called again for the rest.
 """
 
 from __future__ import annotations
@@ -101,14 +102,18 @@ def scan(data: bytes, at: int, limits: Limits) -> tuple[list[Command], int, int]
     bytes the rest must have before another scan can find anything (0: unknown)."""
     commands: list[Command] = []
     end = len(data)
+    plain_until = 0
     while at < end:
-        if data.startswith(b"FIN ", at):
+        if data.startswith(b"FIN ", at) and at >= plain_until:
             run = _fin_run(data, at)
             if run:
                 raw = data[at + 4 : at + FIN_BYTES * run - 1].replace(b"\nFIN ", b"")
-                commands.append((FIN, parse_ids(raw), raw))
-                at += FIN_BYTES * run
-                continue
+                ids = _hex_ids(raw)
+                if len(ids) == run:
+                    commands.append((FIN, ids, raw))
+                    at += FIN_BYTES * run
+                    continue
+                plain_until = at + FIN_BYTES * run  # not ours, or no lines at all: one by one
         line_end = data.find(b"\n", at, at + COMMAND_LINE_BYTES_MAX)
         if line_end < 0:
             if end - at >= COMMAND_LINE_BYTES_MAX:
@@ -123,9 +128,10 @@ def scan(data: bytes, at: int, limits: Limits) -> tuple[list[Command], int, int]
         elif verb in _WITH_BODY:
             found = _WITH_BODY[verb](data, body_at, params, limits)
         else:
-            commands.append(_plain(verb, params))
+            command = _plain(verb, params)
+            commands.append(command)
             at = body_at
-            if verb == b"SUB":
+            if verb == b"SUB" or command[0] == BAD:
                 break
             continue
         if isinstance(found, int):
@@ -142,30 +148,46 @@ Found = tuple[Command, int] | int
 
 
 def _fin_run(data: bytes, at: int) -> int:
-    """How many well-formed FINs follow each other at ``at``."""
-    breaks = data[at + 20 :: FIN_BYTES]
-    count = len(breaks) - len(breaks.lstrip(b"\n"))
-    while count:
-        # the newlines are in place; then exactly count - 1 separators mean that every line is a FIN
-        if data.count(b"\nFIN ", at, at + FIN_BYTES * count - 1) == count - 1:
-            return count
-        firsts = data[at : at + FIN_BYTES * count : FIN_BYTES]
-        shorter = len(firsts) - len(firsts.lstrip(b"F"))
-        count = shorter if shorter < count else count // 2
-    return 0
+    """How many lines of FIN's length follow each other at ``at`` with FIN in front. What stands for
+    their ids is not looked at."""
+    if not data.startswith(b"\nFIN ", at + FIN_BYTES - 1):
+        return 1 if data.startswith(b"\n", at + FIN_BYTES - 1) else 0
+    run, width = 0, 16
+    while True:
+        # a window of lines, column by column; each is wider than the one before, so that a short
+        # run does not look at all there is
+        low = at + FIN_BYTES * run
+        high = low + FIN_BYTES * width
+        found = width
+        for offset, byte in _FIN_COLUMNS:
+            column = data[low + offset : high : FIN_BYTES]
+            same = len(column) - len(column.lstrip(byte))
+            if same < found:
+                found = same
+        run += found
+        if found < width:
+            return run
+        width *= 8
 
 
-def parse_ids(raw: bytes) -> list[int]:
-    """Ids of 16 hex characters each, put together; what is not hex is no id of ours (-1)."""
+_FIN_COLUMNS = ((0, b"F"), (1, b"I"), (2, b"N"), (3, b" "), (20, b"\n"))
+
+
+def _hex_ids(raw: bytes) -> list[int]:
+    """Ids of 16 hex characters each, put together; none when one of them is something else."""
     try:
         numbers = array("Q", unhexlify(raw))
     except (NotHex, ValueError):
-        if len(raw) == 16:
-            return [_NO_ID]
-        return [parse_ids(raw[i : i + 16])[0] for i in range(0, len(raw), 16)]
+        return []
     if _LITTLE:
         numbers.byteswap()
     return numbers.tolist()
+
+
+def _id(raw: bytes) -> int:
+    """One id; what is not hex is no id of ours."""
+    ids = _hex_ids(raw)
+    return ids[0] if ids else _NO_ID
 
 
 def _scan_pub(data: bytes, at: int, body_at: int, params: list[bytes], limits: Limits) -> Found:
@@ -362,8 +384,8 @@ def _plain(verb: bytes, params: list[bytes]) -> Command:
         if len(params[0]) != 16:
             return bad(name, "E_INVALID", "invalid message ID")
         if verb == b"FIN":
-            return (FIN, parse_ids(params[0]), params[0])
-        return (TOUCH, parse_ids(params[0])[0], params[0])
+            return (FIN, [_id(params[0])], params[0])
+        return (TOUCH, _id(params[0]), params[0])
     if verb == b"RDY":
         count = 1 if not params else parse_number(params[0])
         if count is None:
@@ -377,7 +399,7 @@ def _plain(verb: bytes, params: list[bytes]) -> Command:
         delay_ms = parse_number(params[1])
         if delay_ms is None:
             return bad(REQ, "E_INVALID", f"REQ could not parse timeout {text(params[1])}")
-        return (REQ, parse_ids(params[0])[0], delay_ms, params[0])
+        return (REQ, _id(params[0]), delay_ms, params[0])
     if verb == b"SUB":
         if len(params) < 2:
             return bad(SUB, "E_INVALID", "SUB insufficient number of parameters")
@@ -471,5 +493,12 @@ def cut_short(data: bytes) -> PeerError | None:
             return PeerError("E_BAD_BODY", "MPUB failed to read body size")
         if len(rest) < 8:
             return PeerError("E_BAD_BODY", "MPUB failed to read message count")
-        return PeerError("E_BAD_MESSAGE", "MPUB failed to read message body")
+        index, at = 0, 8
+        while len(rest) - at >= 4:
+            (size,) = _size_at(rest, at)
+            at += 4 + size
+            if size <= 0 or at > len(rest):
+                return PeerError("E_BAD_MESSAGE", "MPUB failed to read message body")
+            index += 1
+        return PeerError("E_BAD_MESSAGE", f"MPUB failed to read message({index}) body size")
     return None
