@@ -283,7 +283,7 @@ def _cut(files: Files, directory: str, torn: Segment, size: int, behind: list[Se
         files.disk.sync_dir(directory)
     files.truncate(torn.file, torn.tip.bytes)
     logger.warning(
-        "%s: cut a torn tail of %d bytes behind seq %d; it was never synced, and nothing below it "
+        "%s: cut a torn tail of %d bytes from seq %d on; it was never synced, and nothing below it "
         "was touched",
         torn.file.path,
         cut_bytes,
