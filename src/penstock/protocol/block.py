@@ -406,9 +406,11 @@ def decode_run(stored: bytes, at: int, limit: int) -> tuple[list[Block], int]:
             or not count
             or crc32(view[at + CHECKED_FROM : behind]) != crc
         ):
-            blocks.append(
-                decode(stored, at)
-            )  # has columns, or is damaged: the one place that says how
+            # it has columns, or is damaged
+            try:
+                blocks.append(decode(stored, at))
+            except CorruptionError:
+                break  # whoever asks for it next is told
             at = behind
             continue
         ends = array("I", stored[frames_at - columns_bytes : frames_at])
