@@ -7,8 +7,9 @@ Nothing is lost by leaving the cache: a block is here only when its log can give
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from penstock.protocol.block import Block
 
@@ -33,21 +34,25 @@ class BlockShelf:
                 return block
         return None
 
-    def insert(self, block: Block) -> bool:
-        """Put it in its place; False when that seq is here already."""
-        bases = self.bases
-        if not bases or block.base > bases[-1]:
+    def insert(self, block: Block) -> Sequence[Block] | None:
+        """Put it in its place; returns the blocks that it takes the place of, None when one that
+        is here has all of it. (A reader joins neighbours: what it brings may lie over what is
+        here, and whoever asked for it must find it.)"""
+        bases, blocks = self.bases, self.blocks
+        if not bases or block.base >= blocks[-1].end:
             bases.append(block.base)
-            self.blocks.append(block)
-            return True
-        index = bisect_right(bases, block.base)
-        if index and self.blocks[index - 1].end > block.base:
-            return False
-        if index < len(bases) and bases[index] < block.end:
-            return False
-        bases.insert(index, block.base)
-        self.blocks.insert(index, block)
-        return True
+            blocks.append(block)
+            return ()
+        first = bisect_right(bases, block.base)
+        if first and blocks[first - 1].end > block.base:
+            first -= 1
+            if blocks[first].end >= block.end:
+                return None
+        last = bisect_left(bases, block.end, first)
+        replaced = blocks[first:last]
+        bases[first:last] = [block.base]
+        blocks[first:last] = [block]
+        return replaced
 
     def remove(self, block: Block) -> None:
         index = bisect_right(self.bases, block.base) - 1
@@ -68,9 +73,13 @@ class BlockCache:
         self.entries: OrderedDict[int, tuple[BlockShelf, Block]] = OrderedDict()
 
     def add(self, shelf: BlockShelf, block: Block) -> None:
-        if not shelf.insert(block):
+        replaced = shelf.insert(block)
+        if replaced is None:
             return
         entries = self.entries
+        for old in replaced:
+            del entries[id(old)]
+            self.bytes -= len(old.frames) + BLOCK_OVERHEAD_BYTES
         entries[id(block)] = (shelf, block)
         self.bytes += len(block.frames) + BLOCK_OVERHEAD_BYTES
         while self.bytes > self.bytes_max and len(entries) > 1:
