@@ -18,6 +18,7 @@ from penstock.doors.nsq.auth import Authorizer
 from penstock.doors.nsq.connection import Connection
 from penstock.doors.nsq.identify import IdentifyLimits, negotiate
 from penstock.doors.nsq.tlscontext import tls_context
+from penstock.errors import OperatingError
 from penstock.limits import HEARTBEATS_MISSED_MAX
 from penstock.protocol.nsq import Limits
 from penstock.runtime.host import Host
@@ -59,9 +60,15 @@ class NsqDoor:
 
     async def start(self) -> None:
         address = self.settings.tcp_address
-        self.server = await self.host.loop.create_server(
-            lambda: Connection(self), address.host or None, address.port, backlog=BACKLOG
-        )
+        try:
+            self.server = await self.host.loop.create_server(
+                lambda: Connection(self), address.host or None, address.port, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise OperatingError(
+                f"cannot listen on {address}: {error.strerror}; nothing was started, and what is "
+                "stored was not touched. Stop what listens there, or choose another tcp_address."
+            ) from error
         self._tick()
 
     @property
