@@ -107,6 +107,7 @@ class Channel:
         self.timeout_count = 0
         self.dropped_count = 0
         self.turn_rotation = 0
+        self.again_first = False
 
     def __repr__(self) -> str:
         return f"Channel({self.topic}/{self.name})"
@@ -210,11 +211,15 @@ class Channel:
     def _hand_out(self, handout: Handout) -> None:
         taker = handout.taker
         wanted = handout.left
+        self.again_first = not self.again_first
         for progress in self._drain_order():
-            if progress.retry:
+            # in turns: what is requeued for ever must not keep the others waiting, nor they it
+            if progress.retry and self.again_first:
                 handout.again(progress)
             if handout.left > 0 and handout.room > 0 and progress.cursor < progress.end:
                 handout.fresh(progress)
+            if progress.retry and handout.left > 0 and handout.room > 0:
+                handout.again(progress)
             if handout.left <= 0 or handout.room <= 0:
                 break
         taken = wanted - handout.left
@@ -330,7 +335,7 @@ class Channel:
         if isinstance(found, str):
             return found
         progress, lease, seq = found
-        progress.leases.take(lease, seq)
+        self._cut_out(progress, lease, seq)
         self.foreign.pop(number, None)
         subscriber.in_flight -= 1
         subscriber.requeued += 1
@@ -358,30 +363,14 @@ class Channel:
             lease.deadline_ns = deadline_ns
             self.watch(lease, progress)  # its older entry in the heap is passed over
             return None
-        self._isolate(progress, lease, seq)
+        self._cut_out(progress, lease, seq)
         own = Lease(seq, seq + 1, lease.holder, lease.attempts, lease.handed_at_ns, deadline_ns)
         progress.leases.add(own)
         self.watch(own, progress)
         return None
 
-    def _isolate(self, progress: Progress, lease: Lease, seq: int) -> None:
-        """Cut ``lease`` so that ``seq`` is in no lease; what is left of it stands on both sides."""
-        ranges = lease.ranges()
-        progress.leases.remove(lease)
-        lease.left = 0
-        for side in (
-            [(low, min(high, seq)) for low, high in ranges if low < seq],
-            [(max(low, seq + 1), high) for low, high in ranges if high > seq + 1],
-        ):
-            if not side:
-                continue
-            low, high = side[0][0], side[-1][1]
-            piece = Lease(
-                low, high, lease.holder, lease.attempts, lease.handed_at_ns, lease.deadline_ns
-            )
-            piece.holes = {hole for hole in lease.holes if low < hole < high}
-            piece.left = high - low - len(piece.holes)
-            progress.leases.add(piece)
+    def _cut_out(self, progress: Progress, lease: Lease, seq: int) -> None:
+        for piece in progress.leases.cut_out(lease, seq):
             self.watch(piece, progress)
 
     def _sleep(self, progress: Progress, seq: int, attempts: int, wake_ns: int) -> None:

@@ -1,9 +1,9 @@
 """Leases: ranges of one lane handed to one subscriber with one deadline, and the table of them.
 
-A lease covers seqs [low, high); what a consumer has finished or what was split off inside the
-range is in ``holes``. Consumers mostly finish in order, so mostly a lease only moves its ``low``
-and has no holes: finishing 200 messages is one comparison. The table keeps the leases of one lane
-apart and sorted.
+A lease covers seqs [low, high); what a consumer has finished inside the range is in ``holes``.
+What is given back inside it cuts it in two, for it will be leased again. Consumers mostly finish in
+order, so mostly a lease only moves its ``low`` and has no holes: finishing 200 messages is one
+comparison. The table keeps the leases of one lane apart and sorted.
 
 Invariants (``LeaseTable.verify``):
     ranges do not overlap and are sorted; low < high
@@ -14,7 +14,7 @@ Invariants (``LeaseTable.verify``):
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 
@@ -147,6 +147,33 @@ class LeaseTable:
     def take(self, lease: Lease, seq: int) -> None:
         """End one outstanding message of a lease."""
         self._take(bisect_left(self.lows, lease.low), lease, seq)
+
+    def cut_out(self, lease: Lease, seq: int) -> Sequence[Lease]:
+        """End one outstanding message that somebody may hold again, while the rest of the lease goes
+        on. A hole is not enough then: ranges must not overlap. Returns the pieces the lease was cut
+        into, none when it only became shorter."""
+        if seq == lease.low or seq == lease.high - 1:
+            self.take(lease, seq)
+            return ()
+        ranges = lease.ranges()
+        self.remove(lease)
+        pieces: list[Lease] = []
+        for side in (
+            [(low, min(high, seq)) for low, high in ranges if low < seq],
+            [(max(low, seq + 1), high) for low, high in ranges if high > seq + 1],
+        ):
+            low, high = side[0][0], side[-1][1]
+            piece = Lease(
+                low, high, lease.holder, lease.attempts, lease.handed_at_ns, lease.deadline_ns
+            )
+            holes = {hole for hole in lease.holes if low < hole < high}
+            if holes:
+                piece.holes = holes
+                piece.left -= len(holes)
+            self.add(piece)
+            pieces.append(piece)
+        lease.left = 0
+        return pieces
 
     def _take(self, index: int, lease: Lease, seq: int) -> None:
         lease.left -= 1

@@ -109,7 +109,7 @@ def _replay(channel: Channel, record: Record) -> None:
         _clear(progress)
         progress.cursor = max(progress.cursor, low)
         return
-    _release(progress, low, high)
+    _release(progress, low, high, for_good=kind in {FINISHED, SKIPPED})
     progress.cursor = max(progress.cursor, high)
     if kind == DELIVERED:
         progress.leases.add(Lease(low, high, None, attempts, 0, 0))
@@ -123,8 +123,8 @@ def _replay(channel: Channel, record: Record) -> None:
         assert kind in (FINISHED, SKIPPED), record
 
 
-def _release(progress: Progress, low: int, high: int) -> None:
-    """Take [low, high) out of whatever it was in."""
+def _release(progress: Progress, low: int, high: int, *, for_good: bool) -> None:
+    """Take [low, high) out of whatever it was in; ``for_good`` if it will not be leased again."""
     at = low
     table = progress.leases
     high = min(high, progress.cursor)  # nothing is outstanding above
@@ -138,5 +138,8 @@ def _release(progress: Progress, low: int, high: int) -> None:
             at = lease.high
             table.remove(lease)
         else:
-            table.take(lease, at)
+            if for_good:
+                table.take(lease, at)
+            else:
+                table.cut_out(lease, at)
             at += 1

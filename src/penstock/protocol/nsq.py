@@ -256,6 +256,10 @@ def _scan_mpub(data: bytes, at: int, params: list[bytes], limits: Limits) -> Fou
         return bad(MPUB, "E_BAD_BODY", f"MPUB body too big {size} > {limits.body_size_max}"), at
     if size < 4:
         return bad(MPUB, "E_BAD_BODY", "MPUB failed to read message count"), at
+    if len(data) - at >= 8:
+        fault = _count_fault(_size_at(data, at + 4)[0], limits)
+        if fault is not None:
+            return (BAD, MPUB, fault), at
     stop = at + 4 + size
     if stop > len(data):
         return 4 + size
@@ -269,8 +273,9 @@ def parse_mpub(data: bytes, at: int, stop: int, limits: Limits) -> list[bytes] |
     """The bodies of an MPUB from its count on; all or nothing. (HTTP's binary mpub has the same
     layout.)"""
     (count,) = _size_at(data, at)
-    if count <= 0 or count > (limits.body_size_max - 4) // 5:
-        return PeerError("E_BAD_BODY", f"MPUB invalid message count {count}")
+    fault = _count_fault(count, limits)
+    if fault is not None:
+        return fault
     at += 4
     start = at
     bodies: list[bytes] = []
@@ -290,6 +295,12 @@ def parse_mpub(data: bytes, at: int, stop: int, limits: Limits) -> list[bytes] |
             if max(lengths) <= limits.message_size_max and min(lengths) > 0:
                 return bodies
     return _mpub_fault(data, start, stop, count, limits)
+
+
+def _count_fault(count: int, limits: Limits) -> PeerError | None:
+    if 0 < count <= (limits.body_size_max - 4) // 5:
+        return None
+    return PeerError("E_BAD_BODY", f"MPUB invalid message count {count}")
 
 
 def _mpub_fault(data: bytes, at: int, stop: int, count: int, limits: Limits) -> PeerError:

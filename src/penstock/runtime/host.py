@@ -80,7 +80,7 @@ class Host:
             options.journal_sync_interval_ms,
         )
         self.timers = Timers(broker, clock, loop.call_later, self.wake)
-        self.reader = Reader(broker, pool, clock, self.committer.writers, self._damaged)
+        self.reader = Reader(broker, pool, clock, self.committer.writers, self._damaged, self.wake)
         self.committer.after_turn = self._after_turn
         self.committer.on_room = self._room
         self.committer.on_failure = self._failed

@@ -38,7 +38,9 @@ class Reader:
         clock: Clock,
         writers: dict[Lane, Writer],
         on_damage: Callable[[Lane, CorruptionError], None],
+        wake: Callable[[], None],
     ) -> None:
+        self.wake = wake
         self.broker = broker
         self.pool = pool
         self.clock = clock
@@ -105,6 +107,7 @@ class Reader:
                 who.go_on()
             else:
                 who.pump(now_ns, monotonic_ns)
+        self.wake()
 
 
 def _read(opened: Log, seq: int, bytes_max: int, end: int) -> list[Block]:

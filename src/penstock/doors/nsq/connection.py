@@ -27,6 +27,7 @@ from penstock.doors.nsq.auth import Grants
 from penstock.doors.nsq.identify import Negotiated, negotiate
 from penstock.doors.nsq.layers import DeflateLayer, Layer, LayerError, SnappyLayer, TlsLayer
 from penstock.errors import OperatingError, PeerError, PenstockError
+from penstock.names import is_valid_name_bytes
 from penstock.protocol.nsq import (
     BAD_PROTOCOL_FRAME,
     CLOSE_WAIT_FRAME,
@@ -146,12 +147,17 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.blocked_at_ns = 0
-        if self.subscriber is not None:
-            self.subscriber.blocked = False
-            if self.channel is not None:
-                self.channel.mark_dirty()
-                self.host.wake()
+        self._unblock()
         self._resume_reading()
+
+    def _unblock(self) -> None:
+        """Messages flow again, unless the peer does not read or has not got the OK of its SUB."""
+        if self.subscriber is None or self.channel is None or self.blocked_at_ns:
+            return
+        if not any(entry[2] == "SUB" for entry in self.owed):
+            self.subscriber.blocked = False
+            self.channel.mark_dirty()
+            self.host.wake()
 
     def data_received(self, data: bytes) -> None:
         if self.over:
@@ -245,6 +251,17 @@ class Connection(asyncio.Protocol):
             self.host.wake()
         if not self.over:
             self._keep(data[at:], needed)
+            if self.door.authorizer is not None and not self.parked:
+                self._refuse_early()
+
+    def _refuse_early(self) -> None:
+        """An MPUB is refused before its body has come, as in nsqd."""
+        line, newline, _ = self.rest[0].partition(b"\n") if self.rest else (b"", b"", b"")
+        verb, _, name = line.rstrip(b"\r").partition(b" ")
+        if verb != b"MPUB" or not newline or not is_valid_name_bytes(name):
+            return
+        if self.grants is None or not self.grants.expired(self.clock.monotonic_ns()):
+            self._may("MPUB", name.decode(), "", ("NOP",))
 
     def _carry_out(self, commands: list[Command]) -> bool:
         """False when it stopped before the end: the connection is parked or over."""
@@ -476,6 +493,7 @@ class Connection(asyncio.Protocol):
         if turn.over:
             self._answer(OK_FRAME)
         else:
+            self.subscriber.blocked = True  # its OK comes before its first message
             self._owe(turn, OK_FRAME, "SUB", 0)
 
     def on_rdy(self, command: Command) -> None:
@@ -595,6 +613,8 @@ class Connection(asyncio.Protocol):
             return
         if ready:
             self._write(b"".join(ready))
+            if self.subscriber is not None and self.subscriber.blocked:
+                self._unblock()
         if self.over:
             if not owed:
                 self.transport.close()

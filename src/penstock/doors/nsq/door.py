@@ -77,16 +77,23 @@ class NsqDoor:
         return [one.getsockname()[:2] for one in self.server.sockets]
 
     async def stop(self) -> None:
-        """Take no more clients, and let go of those that are there."""
+        """Take no more clients and commands, answer what is on its way, and let go of all.
+
+        Who does not take their answers within the shutdown timeout is cut off.
+        """
         if self.ticker is not None:
             self.ticker.cancel()
         if self.server is not None:
             self.server.close()
         for connection in [*self.connections]:
-            if connection.transport is not None:
-                connection.transport.close()
+            connection._close_in_order()  # noqa: SLF001  the door's own class
+        until = self.host.loop.time() + self.settings.shutdown_timeout_ms / 1000
         while self.connections:
-            await asyncio.sleep(0)
+            if self.host.loop.time() >= until:
+                for connection in [*self.connections]:
+                    if connection.transport is not None:
+                        connection.transport.abort()
+            await asyncio.sleep(0.002)
         self.auth_pool.close()
 
     # -- time
