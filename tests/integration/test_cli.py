@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.fixtures import StartBroker
+from tests.support.fixtures import Connect, StartBroker
+from tests.support.wire import Peer
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 
@@ -154,6 +156,40 @@ def test_a_signal_stops_it_cleanly(
     assert broker.stop(sig) == 0
     assert "NSQ: bye" in broker.log
     assert "Traceback" not in broker.log
+
+
+def fill(broker: Broker, connect: Connect, topic: str) -> Peer:
+    """A consumer that has more on its way than any socket buffers, and reads nothing."""
+    producer = connect(broker.port)
+    for _ in range(20):
+        producer.publish(topic, *[b"x" * 100_000] * 40)
+    consumer = connect(broker.port)
+    consumer.subscribe(topic, "c", ready=2500)
+    consumer.expect_message()
+    return consumer
+
+
+def test_a_client_that_does_not_read_is_cut_off_when_the_broker_stops(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    broker = start_broker("--shutdown-timeout=200ms")
+    fill(broker, connect, "t")
+    assert broker.stop() == 0
+    assert "NSQ: bye" in broker.log
+
+
+def test_a_second_signal_ends_it_at_once_and_loses_nothing(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    broker = start_broker("--shutdown-timeout=1h")
+    fill(broker, connect, "t")
+    os.kill(broker.pid, signal.SIGTERM)
+    broker.wait_for_log("stopping; a second signal")
+    assert broker.stop() == -signal.SIGTERM
+    broker.start()
+    consumer = connect(broker.port)
+    consumer.subscribe("t", "c", ready=2500)
+    assert len({message.id for message in consumer.expect_messages(800)}) == 800
 
 
 def test_nsqds_start_up_lines(start_broker: StartBroker) -> None:
