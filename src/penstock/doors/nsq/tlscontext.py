@@ -121,11 +121,11 @@ class _AnyCertificate(ssl.SSLContext):
         _prepare(context, self.settings)
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
         # Python's hook for debuggers; if it were not called, nobody would be let in
-        context._msg_callback = _trust_what_is_shown  # type: ignore[attr-defined]  # noqa: SLF001
+        context._msg_callback = _trust_shown  # type: ignore[attr-defined]  # noqa: SLF001  not public
         return context.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
-def _trust_what_is_shown(
+def _trust_shown(
     tls: ssl.SSLObject,
     direction: str,
     version: int,
