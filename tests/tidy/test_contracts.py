@@ -13,6 +13,11 @@ from tests.tidy.tree import ROOT
 # Modules that users import, not we.
 FOR_USERS = ("penstock.testing", "penstock.sdk", "penstock.spark", "penstock.__main__")
 
+# Modules whose users come with later doors, and why they are here before them.
+BEFORE_THEIR_USERS = {
+    "penstock.protocol.attributes": "a column of version 1 of the block format",
+}
+
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
@@ -37,4 +42,4 @@ def test_every_module_is_used(graph: grimp.ImportGraph) -> None:
         and module not in entries
         and not module.startswith(FOR_USERS)
     }
-    assert dead == set()
+    assert dead == BEFORE_THEIR_USERS.keys()
