@@ -29,7 +29,6 @@ VARIABLE = "PENSTOCK_FAILPOINT"
 
 PLACES = {
     "log.create": "before a segment file is made",
-    "log.created": "after a segment file was made",
     "log.write": "before blocks go to a segment",
     "log.written": "after blocks went to a segment",
     "log.sync": "before fdatasync of a segment",

@@ -90,7 +90,7 @@ class Files:
         all."""
         if file.failed is not None:
             raise file.failed
-        handle = self._acquire(file)
+        handle = self._acquire(file, trim=False)
         try:
             with self._lock:
                 # before the call: whatever is written while it runs marks the file again
@@ -118,7 +118,9 @@ class Files:
         for file in [*self._clean, *self._dirty]:
             self.forget(file)
 
-    def _acquire(self, file: File, *, dirty: bool = False, create: bool = False) -> int:
+    def _acquire(
+        self, file: File, *, dirty: bool = False, create: bool = False, trim: bool = True
+    ) -> int:
         with self._lock:
             if file.forgotten:
                 raise FileNotFoundError(errno.ENOENT, "closed or deleted", file.path)
@@ -136,8 +138,8 @@ class Files:
                 (self._dirty if file.dirty else self._clean).move_to_end(file)
             file.users += 1
             handle = file.handle
-            over = len(self._clean) + len(self._dirty) > self._open_max
-        if over:
+            over = len(self) > self._open_max
+        if over and trim:
             self._trim()
         return handle
 
