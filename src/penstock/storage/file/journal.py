@@ -215,8 +215,7 @@ class FileJournal:
         if self._closed:
             return
         self._check_usable()
-        parts = self._opened()
-        waiting = [part for part in parts if part.synced_bytes < part.bytes]
+        waiting = [part for part in self._parts or () if part.synced_bytes < part.bytes]
         if not waiting:
             return
         try:
