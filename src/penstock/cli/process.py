@@ -45,11 +45,12 @@ async def _serve(settings: Settings, on_listening: Callable[[Server], None]) -> 
     try:
         on_listening(server)
         await stopping.wait()
-        log.info("stopping; a second signal ends the process at once")
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
+        # not before a second signal really does
+        log.info("stopping; a second signal ends the process at once")
         await server.stop()
 
 
