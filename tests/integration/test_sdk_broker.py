@@ -67,7 +67,7 @@ def test_round_trips(
     compression: str | None,
     tls: bool,
 ) -> None:
-    broker = start_broker(*certificates.broker_flags)
+    broker = start_broker(*certificates.broker_flags, verify=False)
     settings: ClientKeywords = {"compression": compression}  # type: ignore[typeddict-item]
     if tls:
         settings["tls"] = certificates.context()
