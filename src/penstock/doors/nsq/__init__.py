@@ -1,5 +1,7 @@
 """The NSQ door: NSQ's TCP protocol V2 on port 4150.
 
-``door`` accepts and keeps time for connections, ``connection`` is one client, ``identify`` what it
-may negotiate, ``layers`` TLS, snappy and deflate under the protocol, ``auth`` who may do what.
+``door`` accepts clients and keeps time for them. ``wire`` is the bytes and answers of one of them,
+``connection`` its commands. ``identify`` (with ``gojson``) is what it may negotiate; ``layers`` and
+``tlscontext`` are TLS, snappy and deflate under the protocol. ``auth`` says who may do what: by a
+token file (``tokens``) or by auth servers (``authserver``), as ``grants`` of ``patterns``.
 """

@@ -18,6 +18,7 @@ from penstock.doors.nsq.auth import Authorizer
 from penstock.doors.nsq.connection import Connection
 from penstock.doors.nsq.identify import IdentifyLimits, negotiate
 from penstock.doors.nsq.tlscontext import tls_context
+from penstock.doors.nsq.wire import Wire
 from penstock.errors import OperatingError
 from penstock.limits import HEARTBEATS_MISSED_MAX
 from penstock.protocol.nsq import Limits
@@ -52,7 +53,7 @@ class NsqDoor:
         self.channel_consumers_max = settings.max_channel_consumers
         self.connection_bytes_max = settings.connection_uncommitted_bytes_max
         self.connections: set[Connection] = set()
-        self.handshakes: dict[Connection, int] = {}
+        self.handshakes: dict[Wire, int] = {}
         self.due: list[tuple[int, int, Connection]] = []
         self.due_count = 0
         self.server: asyncio.Server | None = None
@@ -86,7 +87,7 @@ class NsqDoor:
         if self.server is not None:
             self.server.close()
         for connection in [*self.connections]:
-            connection._close_in_order()  # noqa: SLF001  the door's own class
+            connection.close_in_order()
         until = self.host.loop.time() + self.settings.shutdown_timeout_ms / 1000
         while self.connections:
             if self.host.loop.time() >= until:
@@ -119,10 +120,10 @@ class NsqDoor:
             at_ns, _, connection = heappop(due)
             self._attend(connection, at_ns, now_ns)
         if self.handshakes:
-            for connection, until_ns in [*self.handshakes.items()]:
-                if until_ns <= now_ns or connection.transport is None:
-                    del self.handshakes[connection]
-                    connection.expire()
+            for wire, until_ns in [*self.handshakes.items()]:
+                if until_ns <= now_ns or wire.transport is None:
+                    del self.handshakes[wire]
+                    wire.close_now()
 
     def _attend(self, connection: Connection, at_ns: int, now_ns: int) -> None:
         if connection.transport is None or at_ns != connection.beat_at_ns:
