@@ -149,9 +149,9 @@ class LeaseTable:
         self._take(bisect_left(self.lows, lease.low), lease, seq)
 
     def cut_out(self, lease: Lease, seq: int) -> Sequence[Lease]:
-        """End one outstanding message that somebody may hold again, while the rest of the lease goes
-        on. A hole is not enough then: ranges must not overlap. Returns the pieces the lease was cut
-        into, none when it only became shorter."""
+        """End one outstanding message that will be leased again while the rest of its lease goes
+        on. A hole is not enough for that: ranges must not overlap. Returns the pieces that the
+        lease was cut into, none when it only became shorter."""
         if seq == lease.low or seq == lease.high - 1:
             self.take(lease, seq)
             return ()
