@@ -211,7 +211,11 @@ class Client:
             reader.join()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
-            pipe.close()
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                # An order that it did not live to read; the descriptor is closed all the same.
+                pass
 
     def __enter__(self) -> Self:
         return self
