@@ -12,7 +12,7 @@ from penstock import __version__
 from penstock.bench.consume import ConsumeLoad
 from penstock.bench.dialect import NsqLine
 from penstock.bench.fleet import Load
-from penstock.bench.link import Address, open_link, subscribe
+from penstock.bench.link import Address, open_subscription
 
 _READY = r"TCP: listening on (\S+):(\d+)"
 
@@ -37,9 +37,7 @@ class Penstock:
 
     def prepare(self, address: Address, topic: str, channels: Sequence[str]) -> None:
         for channel in channels:
-            link = open_link(address)
-            subscribe(link, topic, channel)
-            link.close()
+            open_subscription(address, topic, channel).close()
 
     def publish(self, address: Address, topic: str, publishing: Publishing) -> Sequence[Load]:
         return [publishing.load(address, (topic,), NsqLine)]

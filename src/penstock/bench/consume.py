@@ -22,8 +22,7 @@ from penstock.bench.link import (
     Address,
     close_subscription,
     grant,
-    open_link,
-    subscribe,
+    open_subscription,
 )
 from penstock.bench.schedule import DUE_AT_BYTES
 from penstock.bench.wire import (
@@ -69,8 +68,7 @@ class Consuming:
         self._subscribers = []
         for channel in load.channels:
             for _ in range(load.connections):
-                link = open_link(load.address)
-                subscribe(link, load.topic, channel)
+                link = open_subscription(load.address, load.topic, channel)
                 latency = self._latency if load.timed else None
                 self._subscribers.append(_Subscriber(link, channel, load.body_bytes, latency))
 
@@ -221,8 +219,7 @@ class SlowConsuming:
         self._load = load
         self._consumers = []
         for _ in range(load.connections):
-            link = open_link(load.address)
-            subscribe(link, load.topic, load.channel)
+            link = open_subscription(load.address, load.topic, load.channel)
             self._consumers.append(_SlowConsumer(link))
 
     def run(self) -> Outcome:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from penstock.bench.fleet import Outcome
-from penstock.bench.link import Address, open_link, subscribe
+from penstock.bench.link import Address, open_link, open_subscription
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,12 @@ class Idling:
 
     def __init__(self, load: IdleLoad) -> None:
         raise_open_files(load.connections + 100)
-        self._links = [open_link(load.address) for _ in range(load.connections)]
-        if load.topic is not None:
-            for link in self._links:
-                subscribe(link, load.topic, "idle")
+        self._links = [
+            open_link(load.address)
+            if load.topic is None
+            else open_subscription(load.address, load.topic, "idle")
+            for _ in range(load.connections)
+        ]
 
     def run(self) -> Outcome:
         """Close them."""

@@ -1,7 +1,8 @@
 """Connections of the load generator: blocking sockets, shaken hands, no buffering of their own.
 
-A link is opened before the clock starts. Heartbeats are switched off: at full load they would be
-the only frames that do not fit the stride, and a bench's connections are watched by its deadline.
+A link is opened before the clock starts. Heartbeats are as rare as the protocol lets them be: at
+full load they would be the only frames that do not fit the stride, and a bench's connections are
+watched by its deadline. A publisher has none; a subscriber must have them, once a minute at least.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import socket
 
 from penstock.bench.wire import BenchError, cut_whole_frames
+from penstock.limits import HEARTBEAT_INTERVAL_MAX_MS
 from penstock.protocol.nsq_client import (
     CLOSE_WAIT,
     CLS,
@@ -25,11 +27,13 @@ from penstock.protocol.nsq_client import (
 # The longest silence of a broker that is not stuck; a bench that waits longer is void.
 SILENCE_S = 60.0
 
+NO_HEARTBEATS = -1
+
 Address = tuple[str, int]
 
 
-def open_link(address: Address) -> socket.socket:
-    """A connection behind IDENTIFY, with no heartbeats."""
+def open_link(address: Address, heartbeat_interval_ms: int = NO_HEARTBEATS) -> socket.socket:
+    """A connection behind IDENTIFY, with no heartbeats unless asked for."""
     try:
         link = socket.create_connection(address, timeout=SILENCE_S)
     except OSError as error:
@@ -37,7 +41,7 @@ def open_link(address: Address) -> socket.socket:
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     settings: dict[str, str | int | bool] = {
         "client_id": "bench",
-        "heartbeat_interval": -1,
+        "heartbeat_interval": heartbeat_interval_ms,
         "feature_negotiation": False,
     }
     link.sendall(MAGIC + encode_identify(settings))
@@ -45,10 +49,12 @@ def open_link(address: Address) -> socket.socket:
     return link
 
 
-def subscribe(link: socket.socket, topic: str, channel: str) -> None:
-    """SUB, answered. Nothing flows before ``grant``."""
+def open_subscription(address: Address, topic: str, channel: str) -> socket.socket:
+    """A connection behind SUB. Nothing flows before ``grant``."""
+    link = open_link(address, HEARTBEAT_INTERVAL_MAX_MS)
     link.sendall(encode_sub(topic, channel))
     expect_answer(link, OK)
+    return link
 
 
 def grant(link: socket.socket, credit: int) -> None:
