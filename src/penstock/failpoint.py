@@ -60,6 +60,7 @@ PLACES = {
     "state.compact.write": "before a compacted state file is written",
     "state.compact.rename": "before the compacted state file replaces the old one",
     "state.compact.renamed": "after the compacted state file replaced the old one",
+    "clean.write": "before it is noted which logs were closed well",
     "lock.write": "before the lock says who holds it",
     "reserve.write": "before the reserve file is described",
     "format.write": "before the format of a new data directory is noted",

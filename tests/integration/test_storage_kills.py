@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 # the rest belongs to the broker around the engine, whose own tests kill it there
 PLACES = [name for name in failpoint.PLACES if not name.startswith(("commit.", "journals."))]
 FIRST_START = ("format.", "reserve.")
-ONCE = (*FIRST_START, "lock.", "recovery.")  # passed once or twice in a run
+ONCE = (*FIRST_START, "clean.", "lock.", "recovery.")  # passed once or twice in a run
 KILLS = [
     (name, count) for name in PLACES for count in (1, 4) if count == 1 or not name.startswith(ONCE)
 ]

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 FORMAT_LINE = "penstock data format {}\n"
+ALL_CLEAN = "all logs are closed well"
+SOME_CLEAN = "these logs are closed well:"
 
 LogKey = tuple[str, int, int]
 
@@ -54,6 +56,8 @@ class FileEngine:
         self._lock = Lock()
         self._logs: dict[LogKey, FileLog] = {}
         self._journals: dict[tuple[str, str], FileJournal] = {}
+        self._was_clean = False
+        self._well_before: set[str] = set()
         self._closed_logs: set[LogKey] = set()  # closed in this run, and how: `_frozen_logs` says
         self._frozen_logs: set[LogKey] = set()
         self._gone_count = 0
@@ -78,7 +82,8 @@ class FileEngine:
     def log(self, topic: str, partition: int, lane: int) -> FileLog:
         key = (topic, partition, lane)
         assert key not in self._logs, f"{key} is open already"
-        closed_well = (key in self._closed_logs or self._was_clean) and key not in self._frozen_logs
+        known = key in self._closed_logs or self._was_clean or _line(key) in self._well_before
+        closed_well = known and key not in self._frozen_logs
         try:
             opened = FileLog(
                 self._files,
@@ -122,6 +127,9 @@ class FileEngine:
                 self._journal_closed(key)
         assert not [key for key in self._logs if key[0] == topic], "its logs are closed first"
         self._closed_logs = {key for key in self._closed_logs if key[0] != topic}
+        self._well_before = {
+            line for line in self._well_before if not line.startswith(f"{layout.encoded(topic)}/")
+        }
         self._remove(f"{self._root}/{layout.TOPICS}/{layout.encoded(topic)}")
 
     def drop_channel(self, topic: str, channel: str) -> None:
@@ -135,7 +143,7 @@ class FileEngine:
         return self._reserve.accepts_publishes()
 
     def close(self) -> None:
-        """Close what is still open, and note that all was well if it was."""
+        """Close what is still open, and note what is closed well."""
         if self._closed:
             return
         self._closed = True
@@ -208,7 +216,7 @@ class FileEngine:
                 self._disk.mkdir(f"{root}/{name}")
             except FileExistsError:
                 pass  # every start but the first
-        self._was_clean = self._take_clean()
+        self._was_clean, self._well_before = self._take_clean()
         self._disk.sync_dir(root)
         self._files = Files(self._disk, self.options.files_open_max)
         self._dirs = Dirs(self._disk, root)
@@ -246,14 +254,17 @@ class FileEngine:
                 "newer one. Nothing was changed"
             )
 
-    def _take_clean(self) -> bool:
-        """Whether the last run closed all it had; the note goes before anything is written."""
+    def _take_clean(self) -> tuple[bool, set[str]]:
+        """Whether all logs were closed well, else which ones are known to have been. The note goes
+        before anything is written: a run that is killed leaves none."""
         fresh = not names_in(self._disk, f"{self._root}/{layout.TOPICS}")
         path = f"{self._root}/{layout.CLEAN}"
-        if read_file(self._disk, path) is None:
-            return fresh and read_file(self._disk, f"{self._root}/{layout.STATE}") is None
+        stored = read_file(self._disk, path)
+        if stored is None:
+            return fresh and read_file(self._disk, f"{self._root}/{layout.STATE}") is None, set()
         self._disk.unlink(path)
-        return True
+        first, *lines = stored.decode(errors="replace").split("\n")
+        return first == ALL_CLEAN, {*lines} if first == SOME_CLEAN else set()
 
     # --- closing
     # ------------------------------------------------------------------------------------
@@ -262,8 +273,17 @@ class FileEngine:
         return [*self._logs.values(), *self._journals.values(), self._state]
 
     def _note_clean(self) -> None:
+        """A log that this run did not open may have lost its end in a run before it that was
+        killed: nobody has looked, so it is not among those that were closed well."""
+        lines = [ALL_CLEAN]
+        if not self._was_clean:
+            lines = [SOME_CLEAN, *sorted(self._well_before | {*map(_line, self._closed_logs)})]
         handle = self._disk.open(f"{self._root}/{layout.CLEAN}", Mode.CREATE)
-        self._disk.close(handle)
+        try:
+            write_all(self._disk, handle, ["\n".join([*lines, ""]).encode()], 0, "clean.write")
+            self._disk.fdatasync(handle)
+        finally:
+            self._disk.close(handle)
         self._disk.sync_dir(self._root)
 
     def _log_closed(self, key: LogKey, log: FileLog) -> None:
@@ -295,6 +315,12 @@ class FileEngine:
             remove_tree(self._disk, gone)
         except OSError as error:
             raise _unusable(path, error) from error
+
+
+def _line(key: LogKey) -> str:
+    """A log in the note of what is closed well."""
+    topic, partition, lane = key
+    return f"{layout.encoded(topic)}/{partition}/{layout.lane_name(lane)}"
 
 
 def _unusable(path: str, error: OSError) -> OperatingError:

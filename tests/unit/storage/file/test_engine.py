@@ -1,6 +1,7 @@
 """The data directory: who may open it, what it must be, and how its end is noted."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,38 @@ def test_only_a_clean_end_is_a_clean_end(
     log.append(block(0))
     log.close()
     assert engine.log("v", 0, 0).bounds().clean
+
+
+def test_a_run_that_does_not_open_a_log_does_not_vouch_for_it(
+    opener: Opener, killed: Callable[[], Path]
+) -> None:
+    """What the power took leaves an end like a clean one; its seqs would be given again."""
+    engine = opener()
+    for name in ("t", "u"):
+        engine.log(name, 0, 0).append(block(0))
+    engine.close()
+    engine = opener()
+    for name in ("t", "u", "new"):
+        log = engine.log(name, 0, 0)
+        assert log.bounds().clean
+        log.append(block(1))
+        log.write()
+    copy = killed()
+    shutil.rmtree(copy / "topics" / "new")
+    for path in copy.rglob("*.seg"):
+        path.write_bytes(path.read_bytes()[:135])
+    engine = opener(copy)
+    assert not engine.log("u", 0, 0).bounds().clean
+    engine.close()
+    opener(copy).close()
+    engine = opener(copy)
+    assert [engine.log(name, 0, 0).bounds().clean for name in ("t", "u", "new")] == [
+        False,
+        True,
+        False,
+    ]
+    engine.close()
+    assert opener(copy).log("new", 0, 0).bounds().clean
 
 
 def test_a_log_that_froze_makes_the_end_unclean(opener: Opener, data: Path) -> None:
