@@ -128,6 +128,14 @@ class Broker:
         lane.reserved_end = lane.next_seq + RESERVATION
         self.put_state(f"seq/{lane.log}", b"%d" % lane.reserved_end)
 
+    def return_unused(self, lane: Lane) -> None:
+        """What is left of a lane's reservation, when no more is published to it in this run. (The
+        next one can't tell by the log's end alone: an earlier power cut may have taken what was
+        behind it.)"""
+        if lane.refusal is None and lane.reserved_end > lane.next_seq:
+            lane.reserved_end = lane.next_seq
+            self.put_state(f"seq/{lane.log}", b"%d" % lane.reserved_end)
+
     def next_commit(self) -> int:
         self.commit += 1
         if self.commit > self.commit_reserved:

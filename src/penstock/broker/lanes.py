@@ -306,6 +306,13 @@ class Lane:
                     at = end
         return count
 
+    def forget_below(self, start: int) -> None:
+        """The log begins later now: what was below is freed."""
+        self.start = max(self.start, start)
+        for low in [low for low, high in self.hole_ends.items() if high <= start]:
+            if low != self.newest_hole:
+                del self.hole_ends[low]
+
     def past_holes(self, seq: int) -> int:
         holes = self.hole_ends
         while seq in holes:
@@ -319,17 +326,15 @@ class Lane:
         synced_end: int,
         appended_at_ns: int,
         reserved_end: int,
-        clean: bool,
     ) -> None:
-        """Take up a log where it ended; after an unclean stop behind all seqs that may have been
-        seen."""
+        """Take up a log where it ended, or behind all seqs that may have been seen: a broker that
+        stopped in order has given the rest of its reservation back."""
         self.start = start
         self.next_seq = end
         self.synced_end = synced_end
         self.appended_at_ns = appended_at_ns
         self.reserved_end = reserved_end
-        if not clean and reserved_end > end:
-            self.skip_to(reserved_end)
+        self.skip_to(reserved_end)
         self.durable_end = self.next_seq
 
     def skip_to(self, seq: int) -> None:

@@ -217,6 +217,7 @@ class Host:
         for lane in lanes:
             self.broker.cache.forget(lane.shelf)
             if lane.reserved_end:
+                self.broker.return_unused(lane)
                 self.reserved[lane.log] = lane.reserved_end
 
         def job() -> None:
@@ -349,6 +350,7 @@ class Host:
             idle = asyncio.Event()
             self.committer.when_idle(lane, idle.set)
             await idle.wait()
+            self.broker.return_unused(lane)
         while (
             self.loading
             or self.journals.busy

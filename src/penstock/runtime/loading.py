@@ -49,8 +49,6 @@ def load(topic: Topic, engine: Engine, reserved: Mapping[int, int]) -> Loaded:
             synced_end,
             bounds.appended_at_ns,
             reserved.get(lane.log, 0),
-            # what was only in memory is gone however well the broker stopped
-            clean=bounds.clean and lane.stored,
         )
         if not lane.stored:
             lane.start = lane.next_seq
