@@ -108,8 +108,14 @@ class FileJournal:
             stored = (read_file(self._files.disk, path) or b"")[:size]
             yield from _decoded(stored, [(start, end) for start, end, _, _ in find_batches(stored)])
 
+    @property
+    def has_history(self) -> bool:
+        return self._parts is not None and len(self._parts) > 1
+
     def drop_before(self, at_ns: int) -> None:
         with self._io:
+            if self._closed:
+                return  # it was deleted, or its topic closed, while this was on its way
             parts = self._opened()
             # what recovery needs is the newest file, once its snapshot is durable
             while len(parts) > 1 and parts[-1].synced_bytes and self._newest(parts[0]) < at_ns:
@@ -319,23 +325,28 @@ def _decoded(stored: bytes, batches: list[tuple[int, int]]) -> Iterator[Batch]:
             yield batch
 
 
+def all_batches(stored: bytes) -> Iterator[tuple[int, int, bool, int]]:
+    """(start, end, snapshot, synced_bytes) of every whole batch, also of those behind a tear."""
+    at = 0
+    while at >= 0:
+        behind = at + 1
+        for found in find_batches(stored, at):
+            yield found
+            behind = found[1]
+        at = stored.find(MAGIC, behind)
+
+
 def whole_batches(path: str, stored: bytes) -> tuple[list[tuple[int, int, bool]], int]:
     """(start, end, snapshot) of each whole batch in front of a torn tail, and the bytes known to be
     synced. Raises CorruptionError when a batch behind the tear says that it is no torn tail."""
     batches: list[tuple[int, int, bool]] = []
     synced_bytes = 0
     end = 0
-    for start, stop, snapshot, synced in find_batches(stored):
-        batches.append((start, stop, snapshot))
+    for start, stop, snapshot, synced in all_batches(stored):
         synced_bytes = max(synced_bytes, synced)
-        end = stop
-    at = stored.find(MAGIC, end + 1)
-    while at >= 0:
-        behind = at + 1
-        for _, stop, _, synced in find_batches(stored, at):
-            synced_bytes = max(synced_bytes, synced)
-            behind = stop
-        at = stored.find(MAGIC, behind)
+        if start == end:
+            batches.append((start, stop, snapshot))
+            end = stop
     if synced_bytes > end:
         raise CorruptionError(
             f"{path} is damaged at offset {end}: it was synced up to {synced_bytes}. All its "

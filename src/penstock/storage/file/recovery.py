@@ -24,6 +24,8 @@ more, the same bytes to the same place, so that the next sync does what it says.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
@@ -65,6 +67,14 @@ class Scan(NamedTuple):
     synced_end: int
 
 
+class Whole(NamedTuple):
+    """A block that checks, found by looking for one."""
+
+    offset: int
+    base: int
+    synced_end: int
+
+
 def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> Recovered:
     disk = files.disk
     names = names_in(disk, directory)
@@ -79,7 +89,7 @@ def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> R
     appended_at_ns = lines[-1].last_ns if lines else 0
     tail = [
         Segment(directory, lane, base, generation, sealed=False)
-        for base, generation in _tail_of(names, lane, end)
+        for base, generation in tail_of(names, lane, end)
     ]
     keep = {segment.name for segment in segments + tail}
     _remove_leftovers(disk, directory, lane, names, keep)
@@ -168,10 +178,8 @@ def scan_blocks(files: Files, file: File, start: Scan, size: int, index: Index) 
     return Scan(Tip(at, end, appended_at_ns, blocks), synced_end)
 
 
-def synced_end_behind(files: Files, file: File, at: int, size: int) -> int:
-    """The highest synced end that whole blocks anywhere from ``at`` on carry; 0 when there are
-    none."""
-    synced_end = 0
+def whole_blocks(files: Files, file: File, at: int, size: int) -> Iterator[Whole]:
+    """Every whole block anywhere from ``at`` on, whatever lies between them."""
     window = SCAN_BYTES
     while size - at >= HEADER_BYTES:
         buffer = files.pread(file, min(window, size - at), at)
@@ -187,7 +195,7 @@ def synced_end_behind(files: Files, file: File, at: int, size: int) -> int:
                 break
             if len(buffer) - offset < HEADER_BYTES:
                 break
-            _, crc, length, _, _, _, _, synced, _ = BRIEF.unpack_from(buffer, offset)
+            _, crc, length, _, _, base, _, synced, _ = BRIEF.unpack_from(buffer, offset)
             if not HEADER_BYTES <= length <= size - at - offset:
                 offset += 1
             elif length > len(buffer) - offset:
@@ -196,13 +204,12 @@ def synced_end_behind(files: Files, file: File, at: int, size: int) -> int:
             elif crc32(view[offset + CHECKED_FROM : offset + length]) != crc:
                 offset += 1
             else:
-                synced_end = max(synced_end, synced)
+                yield Whole(at + offset, base, synced)
                 offset += length
         at += offset
-    return synced_end
 
 
-def _tail_of(names: list[str], lane: int, end: int) -> list[tuple[int, int]]:
+def tail_of(names: list[str], lane: int, end: int) -> list[tuple[int, int]]:
     """(base, generation) of the segments behind the manifest's."""
     found: dict[int, int] = {}
     for name in names:
@@ -265,11 +272,9 @@ def _checkpoint(
 
 def _witness(files: Files, torn: Segment, size: int, behind: list[Segment]) -> int:
     """What whole blocks behind the tear say about the synced end."""
-    highest = synced_end_behind(files, torn.file, torn.tip.bytes, size)
-    for segment in behind:
-        segment_size = files.size(segment.file)
-        highest = max(highest, synced_end_behind(files, segment.file, 0, segment_size))
-    return highest
+    found = [whole_blocks(files, torn.file, torn.tip.bytes, size)]
+    found += [whole_blocks(files, one.file, 0, files.size(one.file)) for one in behind]
+    return max([whole.synced_end for whole in chain(*found)], default=0)
 
 
 def _cut(files: Files, directory: str, torn: Segment, size: int, behind: list[Segment]) -> int:

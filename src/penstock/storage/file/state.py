@@ -234,16 +234,10 @@ def check_state(path: str, stored: bytes) -> tuple[int, int]:
     """Where the whole batches end, and how many bytes are known to be synced. Raises
     CorruptionError when what does not check had been synced."""
     end = synced_bytes = 0
-    for start, stop in _whole_batches(stored):
-        synced_bytes = max(synced_bytes, _synced_bytes(stored, start))
-        end = stop
-    at = stored.find(MAGIC, end + 1)
-    while at >= 0:
-        behind = at + 1
-        for start, stop in _whole_batches(stored, at):
-            synced_bytes = max(synced_bytes, _synced_bytes(stored, start))
-            behind = stop
-        at = stored.find(MAGIC, behind)
+    for start, stop, synced in all_batches(stored):
+        synced_bytes = max(synced_bytes, synced)
+        if start == end:
+            end = stop
     if synced_bytes > end:
         raise CorruptionError(
             f"{path} is damaged at offset {end}: it was synced up to {synced_bytes}. All its "
@@ -255,8 +249,8 @@ def check_state(path: str, stored: bytes) -> tuple[int, int]:
 
 def decode_state(stored: bytes) -> Iterator[tuple[str, bytes | None]]:
     """What each entry of the whole batches says, oldest first."""
-    for start, stop in _whole_batches(stored):
-        at = start
+    for start, stop, _ in _whole_batches(stored):
+        at = start + BATCH.size
         while at < stop:
             key_length, length = ENTRY.unpack_from(stored, at)
             at += ENTRY.size + key_length
@@ -265,20 +259,28 @@ def decode_state(stored: bytes) -> Iterator[tuple[str, bytes | None]]:
             at += max(length, 0)
 
 
-def _whole_batches(stored: bytes, at: int = 0) -> Iterator[tuple[int, int]]:
-    """(start of the entries, end) of each whole batch from ``at`` on."""
+def all_batches(stored: bytes) -> Iterator[tuple[int, int, int]]:
+    """(start, end, synced_bytes) of every whole batch, also of those behind a tear."""
+    at = 0
+    while at >= 0:
+        behind = at + 1
+        for found in _whole_batches(stored, at):
+            yield found
+            behind = found[1]
+        at = stored.find(MAGIC, behind)
+
+
+def _whole_batches(stored: bytes, at: int = 0) -> Iterator[tuple[int, int, int]]:
+    """(start, end, synced_bytes) of each whole batch from ``at`` on, up to the first that is not
+    whole."""
     view = memoryview(stored)
     while len(stored) - at >= BATCH.size:
-        magic, crc, length, _ = BATCH.unpack_from(stored, at)
+        magic, crc, length, synced_bytes = BATCH.unpack_from(stored, at)
         end = at + BATCH.size + length
         if magic != MAGIC or end > len(stored) or crc32(view[at + 8 : end]) != crc:
             return
-        yield at + BATCH.size, end
+        yield at, end, synced_bytes
         at = end
-
-
-def _synced_bytes(stored: bytes, entries_at: int) -> int:
-    return int.from_bytes(stored[entries_at - 8 : entries_at], "little")
 
 
 def _batches(entries: list[tuple[str, bytes]]) -> Iterator[bytes]:
