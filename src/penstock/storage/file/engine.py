@@ -26,12 +26,11 @@ from penstock.storage.file.journal import FileJournal
 from penstock.storage.file.log import FileLog, FileOptions
 from penstock.storage.file.reserve import Reserve
 from penstock.storage.file.state import FileState
+from penstock.storage.file.version import check_format, format_line
 from penstock.storage.port import State
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-FORMAT_LINE = "penstock data format {}\n"
 ALL_CLEAN = "all logs are closed well"
 SOME_CLEAN = "these logs are closed well:"
 
@@ -240,19 +239,10 @@ class FileEngine:
                     f"{self._root} is not a data directory: it holds {others[0]} but no file "
                     "'format'. Nothing was changed; give an empty or a new directory"
                 )
-            replace_file(self._disk, path, FORMAT_LINE.format(FORMAT).encode(), "format")
+            replace_file(self._disk, path, format_line(), "format")
             self._disk.sync_dir(self._root)
-            return
-        number = stored.decode(errors="replace").split()[-1:]
-        if not number or not number[0].isdigit():
-            raise ConfigError(
-                f"{path} does not say which format the directory has; it was not opened"
-            )
-        if int(number[0]) > FORMAT:
-            raise ConfigError(
-                f"{self._root} has data format {number[0]}, this Penstock knows {FORMAT}: use a "
-                "newer one. Nothing was changed"
-            )
+        else:
+            check_format(self._root, path, stored)
 
     def _take_clean(self) -> tuple[bool, set[str]]:
         """Whether all logs were closed well, else which ones are known to have been. The note goes
