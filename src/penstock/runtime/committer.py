@@ -122,8 +122,8 @@ class Committer:
 
     def _commit(self, lane: Lane, now_ns: int) -> None:
         writer = self.writers.get(lane)
-        if writer is None or writer.busy:
-            return  # gone, or its commit under way takes the rest when it ends
+        if writer is None or writer.busy or not lane.pending:
+            return  # gone; or its commit under way takes the rest when it ends, or has just done so
         blocks, turn, size = lane.form(now_ns)
         for block in blocks:
             writer.log.append(block)
