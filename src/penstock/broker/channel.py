@@ -417,10 +417,14 @@ class Channel:
             del progress.sleeping[seq]
             progress.retry[seq] = entry[1]
             self.mark_dirty()
-        self.alarm_at_ns = self.wake_at_ns = 0
-        if deadlines:
-            self.alarm_at_ns = deadlines[0][0]
-            self.host.alarm(self.alarm_at_ns, self)
+        # one that an earlier alarm has overtaken asks for no other: they would multiply
+        if self.alarm_at_ns <= monotonic_ns:
+            self.alarm_at_ns = 0
+            if deadlines:
+                self.alarm_at_ns = deadlines[0][0]
+                self.host.alarm(self.alarm_at_ns, self)
+        if self.wake_at_ns <= now_ns:
+            self.wake_at_ns = 0
         self.watch_wakes()
 
     # -- by hand

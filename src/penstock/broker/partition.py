@@ -67,6 +67,11 @@ class Partition:
         self.schedule.published(wakes)
         return turn
 
+    def delay_floor(self) -> int:
+        """Everything in the delay lane below it has moved."""
+        assert self.delay is not None
+        return min(self.schedule.lowest_seq(), self.delay.durable_end)
+
     # -- the delay lane's commits
 
     def on_forming(self, lane: Lane) -> None:
@@ -92,7 +97,8 @@ class Partition:
 
     def on_alarm(self, now_ns: int, monotonic_ns: int) -> None:
         """Something may be due: begin a move unless one is under way."""
-        self.wake_at_ns = 0
+        if self.wake_at_ns <= now_ns:
+            self.wake_at_ns = 0
         if self.move is None:
             entries = self.schedule.begin_move(now_ns)
             if entries:

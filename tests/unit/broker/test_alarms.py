@@ -1,0 +1,63 @@
+"""Who asked to be called at a time is called then, and asks once for the next time."""
+
+from penstock.broker.broker import Broker, BrokerOptions
+from penstock.broker.channel import Channel
+from penstock.broker.topic import Topic
+from tests.unit.broker.rig import SECOND, Consumer, commit
+
+MESSAGES = 40
+
+
+def broker_with(consumer: Consumer) -> tuple[Broker, Topic, Channel]:
+    broker = Broker(BrokerOptions(), seed=1)
+    topic = broker.make_topic("orders", 0)
+    channel = topic.channel("billing", 0)
+    channel.subscribe(consumer.subscriber)
+    channel.set_ready(consumer.subscriber, MESSAGES)
+    return broker, topic, channel
+
+
+def ring(broker: Broker, now_ns: int) -> int:
+    """What the runtime's timer does; returns how many calls that was."""
+    calls = 0
+    for heap in (broker.alarms, broker.wakes):
+        due = [entry for entry in heap if entry[0] <= now_ns]
+        heap[:] = sorted([entry for entry in heap if entry[0] > now_ns])
+        for _, _, target in due:
+            target.on_alarm(now_ns, now_ns)
+            calls += 1
+    return calls
+
+
+def test_deadlines_and_sleepers_of_one_channel_do_not_multiply_its_alarms() -> None:
+    consumer = Consumer(timeout_ns=SECOND)
+    broker, topic, channel = broker_with(consumer)
+    topic.publish([b"x"] * MESSAGES, MESSAGES, 0)
+    commit(topic.partitions[0].ready[0])
+    calls = 0
+    for step in range(100):
+        now_ns = step * SECOND // 7
+        calls += ring(broker, now_ns)
+        channel.pump(now_ns, now_ns)
+        for index, (number, _, _) in enumerate(consumer.take()):
+            if index % 2:
+                channel.requeue(consumer.subscriber, number, (index % 5 + 1) * SECOND // 3, now_ns)
+        assert len(broker.alarms) + len(broker.wakes) <= 8
+    assert channel.timeout_count and calls <= 200
+
+
+def test_messages_delayed_ever_shorter_do_not_multiply_the_alarms() -> None:
+    consumer = Consumer()
+    broker, topic, channel = broker_with(consumer)
+    partition = topic.partitions[0]
+    for count in range(50):
+        topic.publish_delayed([b"x"], 1, (100 - count) * SECOND, 0)
+        assert partition.delay is not None
+        commit(partition.delay)
+    for second in range(1, 200):
+        ring(broker, second * SECOND)
+        lane = partition.ready[0]
+        if lane.pending:
+            commit(lane)
+    assert len(broker.wakes) == 0
+    assert partition.ready[0].durable_end == 50
