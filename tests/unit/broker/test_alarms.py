@@ -48,7 +48,7 @@ def test_deadlines_and_sleepers_of_one_channel_do_not_multiply_its_alarms() -> N
 
 def test_messages_delayed_ever_shorter_do_not_multiply_the_alarms() -> None:
     consumer = Consumer()
-    broker, topic, channel = broker_with(consumer)
+    broker, topic, _ = broker_with(consumer)
     partition = topic.partitions[0]
     for count in range(50):
         topic.publish_delayed([b"x"], 1, (100 - count) * SECOND, 0)
