@@ -223,8 +223,11 @@ def test_dropping_keeps_all_from_the_seq_on(log: Log) -> None:
     put(log, *blocks)
     log.sync()
     kept = log.bounds().bytes
+    droppable_end = log.bounds().droppable_end
     start = log.drop_below(41)
     assert start <= 40
+    assert start <= droppable_end
+    assert log.bounds().droppable_end <= droppable_end
     assert start == log.bounds().start
     assert log.bounds().bytes <= kept
     assert everything(log) == [one for one in blocks if one.base >= start]
@@ -235,7 +238,8 @@ def test_dropping_keeps_all_from_the_seq_on(log: Log) -> None:
 def test_a_log_that_was_dropped_to_its_end_goes_on_there(log: Log) -> None:
     put(log, *chain(40))
     log.sync()
-    log.drop_below(40)
+    droppable_end = log.bounds().droppable_end
+    assert log.drop_below(40) == droppable_end == log.bounds().droppable_end
     assert log.bounds().end == 40
     assert log.bounds().start <= 40
     put(log, block(40))
@@ -345,7 +349,7 @@ def test_what_was_kept_is_there_again(place: Place) -> None:
             assert log.bounds().end == 0
             return
         after = log.bounds()
-        assert after == before._replace(synced_end=71)
+        assert after == before._replace(synced_end=71, droppable_end=after.droppable_end)
         assert everything(log) == blocks
         put(log, block(71))
         assert log.sync() == 72
@@ -473,8 +477,10 @@ def test_history_goes_by_its_age_but_never_what_recovery_needs(engine: Engine) -
     journal = engine.journal("orders", "c")
     assert [*journal.recover()] == batches[4:]
     for at_ns, kept in ((20, batches), (21, batches[2:]), (1000, batches[4:])):
+        assert journal.has_history
         journal.drop_before(at_ns)
         assert [*journal.history()] == kept
+    assert not journal.has_history
     journal.append(Batch([record(70)], {}))
     journal.write()
     journal.close()

@@ -31,6 +31,10 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.entries) + len(self.moving)
 
+    def lowest_seq(self) -> int:
+        """The lowest seq that sleeps or is on its way; beyond all seqs when there is none."""
+        return min([seq for _, seq in (*self.entries, *self.moving)], default=1 << 63)
+
     def stamp(self, due_ns: int) -> int:
         """The wake of a message that is being published."""
         return due_ns if due_ns > self.horizon else self.horizon + 1

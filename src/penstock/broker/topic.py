@@ -38,6 +38,7 @@ class TopicDocument(TypedDict):
     unclaimed: Marks | None
     paused: Marks | None
     jumps: NotRequired[dict[str, list[tuple[int, int]]]]
+    history: NotRequired[bool]
     channels: dict[str, ChannelDocument]
 
 
@@ -79,6 +80,8 @@ class Topic:
         self.message_count = 0
         self.message_bytes = 0
         self.gone = False  # deleted, or closed because idle: look the name up again
+        self.history = document.get("history", False)  # its logs have segments that will be freed
+        self.dropped_count = 0  # by an ephemeral topic that nobody has claimed
         self.loaded_at_ns = 0
 
     def __repr__(self) -> str:
@@ -100,6 +103,8 @@ class Topic:
         }
         if self.jumps:
             document["jumps"] = self.jumps
+        if self.history:
+            document["history"] = True
         return json.dumps(document, separators=(",", ":")).encode()
 
     def lanes(self) -> list[Lane]:
@@ -138,9 +143,19 @@ class Topic:
         """A ready lane's commit turn begins."""
 
     def on_durable(self, lane: Lane, blocks: Sequence[Block]) -> None:
+        if self.ephemeral and self.unclaimed is not None:
+            self._drop_unclaimed(lane, self.unclaimed)
         for channel in self.channels.values():
             if channel.subscribers and not channel.dirty:
                 channel.mark_dirty()
+
+    def _drop_unclaimed(self, lane: Lane, unclaimed: Marks) -> None:
+        """An ephemeral topic without channels keeps no more than an ephemeral channel may."""
+        mark = max(unclaimed.get(lane.key, 0), lane.start)
+        oldest = lane.durable_end - self.host.ephemeral_backlog_max
+        if oldest > mark:
+            self.dropped_count += oldest - mark
+            unclaimed[lane.key] = oldest
 
     def on_failed(self, lane: Lane) -> None:
         """Nothing was kept; publishers get the error."""
@@ -262,10 +277,34 @@ class Topic:
                     ]
         self.host.keep(self)
 
+    def floor_of(self, lane: Lane) -> int:
+        """What lies below is needed by nobody any more: every channel has finished it, or it has
+        moved. What no channel has claimed is needed. An ephemeral channel holds nothing back but
+        what is only in memory, and that is bounded."""
+        if lane.lane == DELAY_LANE:
+            return self.partitions[lane.partition].delay_floor()
+        if self.unclaimed is not None:
+            return max(self.unclaimed.get(lane.key, 0), lane.start)
+        floors = [
+            progress.floor
+            for channel in self.channels.values()
+            if not channel.ephemeral or not lane.stored
+            for progress in channel.progress
+            if progress.lane is lane
+        ]
+        return min(floors, default=lane.durable_end)
+
+    def note_history(self, history: bool) -> None:
+        """Whether some of its segments wait for their time to go: then it is opened at start."""
+        self.history = history
+        self.host.keep(self)
+
     def idle_since(self, at_ns: int) -> bool:
-        """Nobody is subscribed, nothing sleeps, and nothing was published since then."""
+        """Nobody is subscribed, nothing sleeps, nothing was published since then, and nothing
+        waits to be freed."""
         return (
-            self.loaded_at_ns < at_ns
+            not self.history
+            and self.loaded_at_ns < at_ns
             and not any(lane.appended_at_ns > at_ns or lane.pending for lane in self.lanes())
             and not any(one.subscribers or one.wakes for one in self.channels.values())
             and not any(len(one.schedule) for one in self.partitions)

@@ -34,6 +34,7 @@ class Writer:
         "busy",
         "lane",
         "log",
+        "shrinking",
         "synced_each",
         "syncing",
         "unsynced",
@@ -47,6 +48,7 @@ class Writer:
         self.synced_each = synced_each
         self.busy = False
         self.syncing = False
+        self.shrinking = False  # housekeeping frees old segments
         self.unsynced = 0
         self.unsynced_since_ns = 0
         self.waiting: list[Callable[[], None]] = []  # who waits until nothing is under way
@@ -199,7 +201,7 @@ class Committer:
                 self.broker.dirty_lanes.append(lane)
                 self.wake()
         else:
-            self._idle(writer)
+            self.settled(writer)
         self.on_room()
 
     def _refuse_pending(self, lane: Lane, error: OperatingError) -> None:
@@ -212,7 +214,7 @@ class Committer:
     def is_idle(self, lane: Lane) -> bool:
         """Whether nothing of the lane is pending or under way."""
         writer = self.writers[lane]
-        return not (writer.busy or writer.syncing or lane.pending)
+        return not (writer.busy or writer.syncing or writer.shrinking or lane.pending)
 
     def when_idle(self, lane: Lane, then: Callable[[], None]) -> None:
         """Call once the lane is idle."""
@@ -221,7 +223,8 @@ class Committer:
         else:
             self.writers[lane].waiting.append(then)
 
-    def _idle(self, writer: Writer) -> None:
+    def settled(self, writer: Writer) -> None:
+        """Something of the lane that was under way is over: was it the last?"""
         if writer.waiting and self.is_idle(writer.lane):
             waiting, writer.waiting = writer.waiting, []
             for then in waiting:
@@ -251,7 +254,7 @@ class Committer:
                 self.on_failure(lane, lane.refusal)
             elif synced_end:
                 lane.synced_end = synced_end
-            self._idle(writer)
+            self.settled(writer)
 
         self.pool.submit(writer.log.sync, then)
 

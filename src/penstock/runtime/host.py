@@ -20,6 +20,7 @@ from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import CorruptionError, DiskFull, OperatingError, PenstockError
 from penstock.runtime.committer import Committer
+from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.journals import Journals, Keeper, journal_name, open_new
 from penstock.runtime.loading import Loaded, load, settle
 from penstock.runtime.pool import Pool
@@ -31,7 +32,6 @@ from penstock.storage.port import Engine
 log = logging.getLogger("penstock.host")
 
 TICK_S = 0.25
-LOOK_AT = 100  # topics looked at in one tick for whether they are idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class HostOptions:
     journal_sync_interval_ms: int = 500
     uncommitted_bytes_max: int = 64 << 20
     idle_unload_ms: int = 300_000
+    retain_ms: int = 24 * 3_600_000
+    memory_history: bool = False  # keep what is finished of topics in memory, too
     verify: bool = False
 
 
@@ -81,6 +83,16 @@ class Host:
         )
         self.timers = Timers(broker, clock, loop.call_later, self.wake)
         self.reader = Reader(broker, pool, clock, self.committer.writers, self._damaged, self.wake)
+        self.housekeeping = Housekeeping(
+            broker,
+            self.committer,
+            self.journals,
+            pool,
+            clock,
+            options.retain_ms * 1_000_000,
+            options.memory_history,
+            self._unload_if_idle,
+        )
         self.committer.after_turn = self._after_turn
         self.committer.on_room = self._room
         self.committer.on_failure = self._failed
@@ -90,11 +102,10 @@ class Host:
         self.held_back: list[Callable[[], None]] = []
         self.reserved: dict[int, int] = {}
         self.problems: dict[str, str] = {}
-        self.round: list[str] = []
         self.tick_handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Take up what is stored; only topics in which something sleeps are opened now."""
+        """Take up what is stored; only topics in which something may be due are opened now."""
         items: dict[str, bytes] = {}
         for key, value in self.engine.state.items(""):
             if key.startswith("seq/"):
@@ -104,8 +115,8 @@ class Host:
         self.broker.restore(items)
         self._tick()
         for name, document in self.broker.known.items():
-            # what sleeps in a delay lane may be due: open it now
-            if b'/delay"' in document:
+            # what sleeps in a delay lane may be due, what is old may have to go: open it now
+            if b'/delay"' in document or b'"history":true' in document:
                 self.topic(name, _opened)
 
     # -- topics
@@ -235,23 +246,18 @@ class Host:
             raise failure
         self._open_again(name)
 
-    def _unload_idle(self) -> None:
-        """Look at some of the loaded topics; the whole round takes a while, no turn does."""
-        if not self.round:
-            self.round = [*self.broker.topics]
+    def _unload_if_idle(self, topic: Topic) -> bool:
         limit_ns = self.clock.now_ns() - self.options.idle_unload_ms * 1_000_000
-        for name in self.round[-LOOK_AT:]:
-            topic = self.broker.topics.get(name)
-            if (
-                topic is not None
-                and topic.durability != "memory"  # closing would lose what it holds
-                and topic.idle_since(limit_ns)
-                and all(self.committer.is_idle(lane) for lane in topic.lanes())
-                and not any(one.journal_dirty for one in topic.channels.values())
-                and not self.journals.busy
-            ):
-                self.unload(topic)
-        del self.round[-LOOK_AT:]
+        idle = (
+            topic.durability != "memory"  # closing would lose what it holds
+            and topic.idle_since(limit_ns)
+            and all(self.committer.is_idle(lane) for lane in topic.lanes())
+            and not any(one.journal_dirty for one in topic.channels.values())
+            and not self.journals.busy
+        )
+        if idle:
+            self.unload(topic)
+        return idle
 
     # -- channels
 
@@ -332,7 +338,7 @@ class Host:
     def _tick(self) -> None:
         self.tick_handle = self.loop.call_later(TICK_S, self._tick)
         self.committer.sync_overdue(self.options.sync_interval_ms * 1_000_000)
-        self._unload_idle()
+        self.housekeeping.tick()
         if self.broker.refusal is not None and self.engine.accepts_publishes():
             log.info("there is room on the disk again: publishes are accepted")
             self.broker.refusal = None

@@ -51,6 +51,7 @@ class Journals:
         self.open: dict[Keeper, Journal] = {}
         self.unsynced: dict[Journal, None] = {}
         self.synced_at_ns = 0
+        self.covered_at_ns = -1
         self.armed: Handle | None = None
         self.busy = False
         self.failure: OperatingError | None = None
@@ -66,6 +67,12 @@ class Journals:
         self.armed = None
         if not self.busy:
             self.flush()
+
+    def cover(self, monotonic_ns: int) -> bool:
+        """Whether everything that had happened by then is synced."""
+        broker = self.broker
+        at_rest = not (self.busy or self.unsynced or broker.dirty_journals or broker.dirty_delays)
+        return self.failure is None and (at_rest or self.covered_at_ns >= monotonic_ns)
 
     def collect(self) -> list[Journal]:
         """Hand what happened to the journals; returns those that have something to write."""
@@ -114,6 +121,8 @@ class Journals:
         def then(_: None, failure: Exception | None) -> None:
             self.busy = False
             self._note(failure)
+            if synced and failure is None:
+                self.covered_at_ns = monotonic_ns
             self.arm()
 
         self.pool.submit(job, then)

@@ -41,6 +41,7 @@ class MemoryLog:
                 cut_bytes=0,
                 bytes=self._bytes,
                 appended_at_ns=self._appended_at_ns,
+                droppable_end=self._blocks[-1].base if self._blocks else self._start,
                 holes=tuple(
                     [
                         (left.end, right.base)
@@ -145,6 +146,10 @@ class MemoryJournal:
     def history(self) -> Iterator[Batch]:
         with self._lock:
             return iter([batch for part in self._parts for batch in part])
+
+    @property
+    def has_history(self) -> bool:
+        return len(self._parts) > 1
 
     def drop_before(self, at_ns: int) -> None:
         with self._lock:

@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
     ``clean`` says whether the log was closed properly last time. ``cut_bytes`` is what recovery
     had to cut from a torn tail. ``bytes`` is the space it takes. ``holes`` are seq ranges [low,
     high) between start and end that were never given to a message; a block behind a hole begins a
-    new segment, so a log knows them all.
+    new segment, so a log knows them all. What ``drop_below`` can free ends at ``droppable_end``.
     """
 
     start: int
@@ -39,6 +39,7 @@ class Bounds(NamedTuple):
     cut_bytes: int
     bytes: int
     appended_at_ns: int
+    droppable_end: int
     holes: tuple[tuple[int, int], ...] = ()
 
 
@@ -99,6 +100,10 @@ class Journal(Protocol):
 
     @property
     def bytes_since_snapshot(self) -> int: ...
+
+    @property
+    def has_history(self) -> bool:
+        """Whether there is anything that ``drop_before`` can free."""
 
     def drop_before(self, at_ns: int) -> None:
         """Free history whose newest record is older than that, never what recovery needs."""

@@ -79,7 +79,7 @@ class MemoryBroker:
         self._loop.close()
 
     async def _start(self) -> None:
-        self._server = Server(self.settings, self.clock)
+        self._server = Server(self.settings, self.clock, memory_history=True)
         await self._server.start()
 
     async def _stop(self) -> None:

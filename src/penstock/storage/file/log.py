@@ -124,15 +124,19 @@ class FileLog:
         return self._broken is not None
 
     def bounds(self) -> Bounds:
-        segments = self._segments
+        with self._lock:
+            segments, listed = self._segments, self._listed
+        droppable = min(listed, len(segments) - 1)
+        start = segments[0].base if segments else self._written_end
         return Bounds(
-            start=segments[0].base if segments else self._written_end,
+            start=start,
             end=self._end,
             synced_end=self._synced_end,
             clean=self._clean,
             cut_bytes=self._cut_bytes,
             bytes=sum([segment.tip.bytes for segment in segments]),
             appended_at_ns=self._appended_at_ns,
+            droppable_end=segments[droppable - 1].tip.end if droppable > 0 else start,
             holes=tuple(
                 [
                     (left.tip.end, right.base)

@@ -80,7 +80,7 @@ def test_only_a_clean_end_is_a_clean_end(
     copy = killed()
     engine.close()
     assert (data / "clean").exists()
-    assert opener().log("u", 0, 0).bounds() == (0, 1, 1, True, 0, 135, 0, ())
+    assert opener().log("u", 0, 0).bounds() == (0, 1, 1, True, 0, 135, 0, 0, ())
     assert not (data / "clean").exists()
     engine = opener(copy)
     assert not engine.log("t", 0, 0).bounds().clean

@@ -1,0 +1,171 @@
+"""Housekeeping: what is over goes. Finished messages past their time, old journals, idle topics.
+
+A few topics are looked at in each tick of the host, so a round takes as long as there are topics
+and no turn is held up. Of a log only whole segments go, and only below a *floor* that is safe: what
+was seen once, and by now stands in synced journals, so that no crash brings back a cursor whose
+messages are gone. History stays ``retain_ns`` after it was appended; what was only ever in memory
+has none and goes at once.
+
+A topic whose logs have segments that will go stays open until they are gone, and says so in its
+document, so that the next run opens it too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from penstock.broker.broker import Broker
+from penstock.broker.lanes import Lane
+from penstock.broker.topic import Topic
+from penstock.clock import Clock
+from penstock.errors import OperatingError
+from penstock.protocol.block import DELAY_LANE
+from penstock.runtime.committer import Committer, Writer
+from penstock.runtime.journals import Journals, Keeper
+from penstock.runtime.pool import Pool
+from penstock.storage.port import Journal
+
+log = logging.getLogger("penstock.housekeeping")
+
+LOOK_AT = 100  # topics in one tick
+LOOK_AGAIN_NS = 10_000_000_000  # at the same log
+
+
+class Floor(NamedTuple):
+    """A lane's floor as it was seen once. It is safe when the journals are synced up to then, and
+    the state as it was (a channel may have been deleted); for a delay lane, the ready lanes that
+    its messages moved to as well."""
+
+    seen_at_ns: int
+    state_version: int
+    seq: int
+    needs: Sequence[tuple[Lane, int]]
+
+
+class Housekeeping:
+    """Goes round the loaded topics, again and again."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        committer: Committer,
+        journals: Journals,
+        pool: Pool,
+        clock: Clock,
+        retain_ns: int,
+        memory_history: bool,
+        unload_if_idle: Callable[[Topic], bool],
+    ) -> None:
+        self.broker = broker
+        self.committer = committer
+        self.journals = journals
+        self.pool = pool
+        self.clock = clock
+        self.retain_ns = retain_ns
+        self.memory_history = memory_history
+        self.unload_if_idle = unload_if_idle
+        self.round: list[str] = []
+        self.floors: dict[Lane, Floor] = {}  # of lanes that can shrink
+        self.failing: set[str] = set()
+
+    def tick(self) -> None:
+        """Look at the next few topics."""
+        if not self.round:
+            self.round = [*self.broker.topics]
+            writers = self.committer.writers
+            self.floors = {lane: seen for lane, seen in self.floors.items() if lane in writers}
+        for name in self.round[-LOOK_AT:]:
+            topic = self.broker.topics.get(name)
+            if topic is not None and not self.unload_if_idle(topic):
+                self._look(topic)
+        del self.round[-LOOK_AT:]
+
+    def _look(self, topic: Topic) -> None:
+        lanes = topic.lanes()
+        writers = [self.committer.writers[lane] for lane in lanes]
+        if any(writer.shrinking for writer in writers):
+            return
+        monotonic_ns = self.clock.monotonic_ns()
+        history = False
+        below: list[tuple[Writer, int]] = []
+        for writer in writers:
+            bounds = writer.log.bounds()
+            if bounds.droppable_end <= bounds.start or writer.lane.refusal is not None:
+                continue
+            history = history or writer.lane.stored
+            floor = self._safe_floor(topic, writer.lane, monotonic_ns)
+            if floor > bounds.start:
+                below.append((writer, floor))
+        if history != topic.history:
+            topic.note_history(history)
+            self.committer.wake()
+        keepers: Sequence[Keeper] = (*topic.channels.values(), *topic.partitions)
+        journals = [
+            journal
+            for keeper in keepers
+            if (journal := self.journals.open.get(keeper)) is not None and journal.has_history
+        ]
+        if below or journals:
+            for writer in writers:
+                writer.shrinking = True
+            until_ns = self.clock.now_ns() - self.retain_ns
+            self.pool.submit(
+                partial(_shrink, below, journals, until_ns), partial(self._shrunk, topic, writers)
+            )
+
+    def _safe_floor(self, topic: Topic, lane: Lane, monotonic_ns: int) -> int:
+        """A floor that a crash cannot fall behind; 0 when none is known yet."""
+        if not lane.stored:
+            return 0 if self.memory_history else topic.floor_of(lane)
+        floor = self.floors.get(lane)
+        if floor is not None and (
+            monotonic_ns - floor.seen_at_ns < LOOK_AGAIN_NS
+            or not self.journals.cover(floor.seen_at_ns)
+            or self.committer.state_durable < floor.state_version
+            or any(ready.synced_end < end for ready, end in floor.needs)
+        ):
+            return 0
+        needs: Sequence[tuple[Lane, int]] = ()
+        if lane.lane == DELAY_LANE:
+            ready = topic.partitions[lane.partition].ready
+            needs = [(other, other.durable_end) for other in ready.values()]
+        self.floors[lane] = Floor(
+            monotonic_ns, self.broker.state_version, topic.floor_of(lane), needs
+        )
+        return floor.seq if floor is not None else 0
+
+    def _shrunk(
+        self,
+        topic: Topic,
+        writers: Sequence[Writer],
+        starts: list[tuple[Lane, int]] | None,
+        failure: Exception | None,
+    ) -> None:
+        for lane, start in starts or ():
+            lane.forget_below(start)
+        for writer in writers:
+            writer.shrinking = False
+            self.committer.settled(writer)
+        if failure is None:
+            self.failing.discard(topic.name)
+        elif not isinstance(failure, OperatingError):
+            raise failure
+        elif topic.name not in self.failing:
+            self.failing.add(topic.name)
+            log.error("%s: old messages cannot be freed: %s", topic.name, failure)
+
+
+def _shrink(
+    below: Sequence[tuple[Writer, int]], journals: Sequence[Journal], until_ns: int
+) -> list[tuple[Lane, int]]:
+    """On a disk thread; returns the lanes' new starts."""
+    starts: list[tuple[Lane, int]] = []
+    for writer, floor in below:
+        seq = min(floor, writer.log.seek_time(until_ns)) if writer.lane.stored else floor
+        starts.append((writer.lane, writer.log.drop_below(seq)))
+    for journal in journals:
+        journal.drop_before(until_ns)
+    return starts
