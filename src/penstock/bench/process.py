@@ -132,7 +132,7 @@ def disk_bytes(directory: Path) -> int:
     for folder, _, names in os.walk(directory):
         for name in names:
             try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118
+                total += Path(folder, name).lstat().st_blocks * 512
             except FileNotFoundError:
                 continue  # a file that the server replaced as we looked
     return total
