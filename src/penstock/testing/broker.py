@@ -1,8 +1,8 @@
 """The broker of a test: everything real but the disk, and the clock if you like.
 
 ``async with`` runs it on the test's own event loop; ``with`` on a loop of its own in a thread. What
-it tells about itself (``published``, ``depth``, ``in_flight``) is read from the broker directly, not
-over the wire.
+it tells about itself (``published``, ``depth``, ``in_flight``) is read from the broker directly,
+not over the wire.
 """
 
 from __future__ import annotations
