@@ -55,7 +55,9 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("batch200x200B_2conn_inflight1_written", "written", Publishing(2, 1, 200, 200, 800_000)),  # noqa: E501
+    Workload(
+        "batch200x200B_2conn_inflight1_written", "written", Publishing(2, 1, 200, 200, 800_000)
+    ),
     Workload("batch200x200B_2conn_inflight1_synced", "synced", Publishing(2, 1, 200, 200, 400_000)),
     Workload("batch200x200B_2conn_inflight4_synced", "synced", Publishing(2, 4, 200, 200, 400_000)),
     Workload("single200B_8conn_inflight50_written", "written", Publishing(8, 50, 1, 200, 400_000)),

@@ -66,7 +66,7 @@ class AuthServer:
                 self.wfile.write(body)
 
             do_GET = serve  # noqa: N815  the base's names
-            do_POST = serve  # noqa: N815
+            do_POST = serve  # noqa: N815  the base's names
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))

@@ -25,19 +25,15 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from penstock.limits import MSG_TIMEOUT_DEFAULT_MS, RDY_COUNT_MAX
+from penstock.limits import MSG_TIMEOUT_DEFAULT_MS
 from penstock.names import NAME_RULE, is_valid_name
 from penstock.protocol import nsq_client as wire
 from penstock.sdk.backoff import Backoff, delay
-from penstock.sdk.connection import (
-    PERMANENT_CODES,
-    STABLE_AFTER,
-    Connection,
-    connect,
-    report_bug,
-)
+from penstock.sdk.connection import PERMANENT_CODES, STABLE_AFTER, connect, report_bug
 from penstock.sdk.credit import grants, shares
 from penstock.sdk.errors import BrokerUnreachable, ClientClosed, MessageInvalid, Refused
+from penstock.sdk.iteration import Iteration
+from penstock.sdk.link import Link
 from penstock.sdk.message import Message
 from penstock.sdk.options import Address, ClientOptions, ConsumerOptions
 
@@ -91,7 +87,7 @@ class Consumer:
         self._options = options
         self._random = Random()
         self._keepers: dict[Address, asyncio.Task[None]] = {}
-        self._links: list[_Link] = []
+        self._links: list[Link] = []
         self._buffer: deque[Message] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._iterations: dict[asyncio.Task[object] | None, Iteration] = {}
@@ -136,7 +132,7 @@ class Consumer:
             raise BrokerUnreachable("; ".join(map(str, failures)))
         self._started = True
         for address, outcome in zip(self._wanted, outcomes):
-            self._keep(address, outcome if isinstance(outcome, _Link) else None)
+            self._keep(address, outcome if isinstance(outcome, Link) else None)
         self._later(self._options.rotate_interval, self._rotate)
         if self._options.auto_touch:
             self._later(self._touch_interval(), self._touch_all, frozenset())
@@ -384,7 +380,7 @@ class Consumer:
                 self._keep(address, None)
         self._share()
 
-    async def _retire(self, link: _Link) -> None:
+    async def _retire(self, link: Link) -> None:
         """A connection whose address is not wanted any more ends when nothing is in hand on it."""
         try:
             async with asyncio.timeout(self._options.drain_timeout):
@@ -393,12 +389,12 @@ class Consumer:
             log.warning("left %s with %d messages in hand", link.address, len(link.in_flight))
         await link.close()
 
-    def _keep(self, address: Address, link: _Link | None) -> None:
+    def _keep(self, address: Address, link: Link | None) -> None:
         keeper = self._loop.create_task(self._keep_connected(address, link))
         keeper.add_done_callback(report_bug)
         self._keepers[address] = keeper
 
-    async def _keep_connected(self, address: Address, link: _Link | None) -> None:
+    async def _keep_connected(self, address: Address, link: Link | None) -> None:
         """One address's connection, for as long as the address is wanted."""
         backoff = Backoff(self._client.reconnect_delay, self._client.reconnect_delay_max)
         while True:
@@ -420,8 +416,8 @@ class Consumer:
                 log.warning("%s", error)
                 await asyncio.sleep(backoff.next_delay())
 
-    async def _connect(self, address: Address) -> _Link:
-        link = _Link(self, address)
+    async def _connect(self, address: Address) -> Link:
+        link = Link(self, address)
         identity: dict[str, wire.Scalar] = {}
         if self._options.msg_timeout is not None:
             identity["msg_timeout"] = round(self._options.msg_timeout * 1000)
@@ -470,7 +466,7 @@ class Consumer:
 
     # --- what links call -------------------------------------------------------------------------
 
-    def take(self, link: _Link, messages: list[Message]) -> None:
+    def take(self, link: Link, messages: list[Message]) -> None:
         """Messages have come."""
         self._received += len(messages)
         if link.closing:
@@ -498,7 +494,7 @@ class Consumer:
         self._refused += 1
         log.warning("%s/%s: the broker answered %s %s", self.topic, self.channel, code, explanation)
 
-    def lost(self, link: _Link, reason: str) -> None:
+    def lost(self, link: Link, reason: str) -> None:
         """A connection has ended; what was in flight on it comes again, here or elsewhere."""
         if link not in self._links:
             return
@@ -534,7 +530,7 @@ class Consumer:
             if not message.settled:
                 message.requeue(0)
 
-    def _drop_buffered(self, link: _Link, *, give_back: bool) -> None:
+    def _drop_buffered(self, link: Link, *, give_back: bool) -> None:
         owned = set(map(id, link.in_flight.values()))
         theirs = [message for message in self._buffer if id(message) in owned]
         if theirs:
@@ -563,193 +559,8 @@ class Consumer:
         self._later(self._touch_interval(), self._touch_all, frozenset(now))
 
 
-class Iteration:
-    """One task's ``async for``; with auto_finish, asking for a message finishes the one before."""
-
-    __slots__ = ("_consumer", "_auto_finish", "_in_hand")
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._auto_finish = consumer.auto_finish
-        self._in_hand: Message | None = None
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        in_hand = self._in_hand
-        if in_hand is not None:
-            self._in_hand = None
-            if not in_hand.settled:
-                in_hand.finish()
-        message = await self._consumer.next_message()
-        if message is None:
-            self._consumer.end_iteration(self)
-            raise StopAsyncIteration
-        if self._auto_finish:
-            self._in_hand = message
-        return message
-
-    def give_back(self) -> None:
-        """The loop was left: what it had in hand was not worked through."""
-        if self._in_hand is not None and not self._in_hand.settled:
-            self._in_hand.requeue(0)
-        self._in_hand = None
-
-
 def _may_pass(failure: BaseException) -> bool:
     """Whether another attempt at the same address can succeed."""
     if isinstance(failure, Refused):
         return failure.code not in PERMANENT_CODES
     return isinstance(failure, BrokerUnreachable)
-
-
-class _Link:
-    """One connection of a consumer: its credit, what is in flight on it, what goes out."""
-
-    __slots__ = (
-        "topic", "channel", "address", "in_flight", "rdy", "rdy_max", "msg_timeout_ms", "closing",
-        "lost", "_empty", "_consumer", "_connection", "_loop", "_commands", "_requeued", "_settled",
-        "_close_wait",
-    )  # fmt: skip
-
-    def __init__(self, consumer: Consumer, address: Address) -> None:
-        self.topic = consumer.topic
-        self.channel = consumer.channel
-        self.address = address
-        self.in_flight: dict[bytes, Message] = {}
-        self.rdy = 0
-        self.rdy_max = RDY_COUNT_MAX
-        self.msg_timeout_ms = MSG_TIMEOUT_DEFAULT_MS
-        self.closing = False
-        self._loop = asyncio.get_running_loop()
-        self.lost: asyncio.Future[None] = self._loop.create_future()
-        self._empty: asyncio.Future[None] | None = None
-        self._close_wait: asyncio.Future[None] = self._loop.create_future()
-        self._consumer = consumer
-        self._connection: Connection[Message] | None = None
-        self._commands: list[bytes] = []
-        self._settled = 0
-        self._requeued = 0
-
-    def attach(self, connection: Connection[Message]) -> None:
-        """The connection is open and subscribed."""
-        self._connection = connection
-        rdy_max = connection.facts.get("max_rdy_count")
-        if isinstance(rdy_max, int) and rdy_max > 0:
-            self.rdy_max = rdy_max
-        msg_timeout_ms = connection.facts.get("msg_timeout")
-        if isinstance(msg_timeout_ms, int) and msg_timeout_ms > 0:
-            self.msg_timeout_ms = msg_timeout_ms
-
-    # --- for the consumer ------------------------------------------------------------------------
-
-    def set_rdy(self, rdy: int) -> None:
-        """Tell the broker, if it is another number than before."""
-        if rdy != self.rdy and self._connection is not None:
-            self.rdy = rdy
-            self._send(wire.encode_rdy(rdy))
-
-    def begin_close(self) -> None:
-        """Ask the broker to send nothing more; what is in flight can still be settled."""
-        if not self.closing:
-            self.closing = True
-            self.rdy = 0
-            self._send(wire.CLS)
-
-    async def wait_until_empty(self) -> None:
-        """Until all that is in flight was settled, or the connection is gone."""
-        if self.in_flight:
-            self._empty = self._loop.create_future()
-            await self._empty
-
-    def _check_empty(self) -> None:
-        if self._empty is not None and not self._empty.done() and not self.in_flight:
-            self._empty.set_result(None)
-
-    def abort(self) -> None:
-        """Disconnect, whatever is still to be said."""
-        if self._connection is not None:
-            self._connection.abort("closed")
-
-    async def close(self) -> None:
-        """Disconnect, once the broker has said that it sends nothing more."""
-        connection = self._connection
-        if connection is None:
-            return
-        self._flush()
-        await asyncio.wait(
-            (self._close_wait, self.lost), timeout=1, return_when=asyncio.FIRST_COMPLETED
-        )
-        self._flush()
-        await connection.close()
-
-    # --- for messages ----------------------------------------------------------------------------
-
-    def settle(self, message: Message, command: bytes) -> bool:
-        if self.in_flight.get(message.raw_id) is not message:
-            self._consumer.stale()
-            return False
-        del self.in_flight[message.raw_id]
-        commands = self._commands
-        if not commands:
-            self._loop.call_soon(self._flush)
-        commands.append(command)
-        self._settled += 1
-        if command[0] == 82:  # R of REQ
-            self._requeued += 1
-        return True
-
-    def extend(self, message: Message) -> bool:
-        if self.in_flight.get(message.raw_id) is not message:
-            return False
-        self._send(wire.encode_touch(message.raw_id))
-        return True
-
-    def retry_delay_ms(self, attempts: int) -> int:
-        return self._consumer.retry_delay_ms(attempts)
-
-    def _send(self, command: bytes) -> None:
-        if not self._commands:
-            self._loop.call_soon(self._flush)
-        self._commands.append(command)
-
-    def _flush(self) -> None:
-        """All commands of this turn in one write."""
-        if self._commands:
-            assert self._connection is not None
-            self._connection.write(b"".join(self._commands))
-            self._commands.clear()
-        if self._settled:
-            settled, requeued = self._settled, self._requeued
-            self._settled = self._requeued = 0
-            self._consumer.settled(settled, requeued)
-            self._check_empty()
-
-    # --- for the connection ----------------------------------------------------------------------
-
-    def on_messages(self, messages: list[Message]) -> None:
-        in_flight = self.in_flight
-        fresh = {message.raw_id: message for message in messages}
-        if not in_flight.keys().isdisjoint(fresh):
-            self._consumer.replaced([in_flight[i] for i in fresh.keys() & in_flight.keys()])
-        in_flight.update(fresh)
-        self._consumer.take(self, messages)
-
-    def on_answer(self, data: bytes) -> None:
-        if data == wire.CLOSE_WAIT and not self._close_wait.done():
-            self._close_wait.set_result(None)
-
-    def on_error(self, code: str, explanation: str) -> None:
-        self._consumer.refused(code, explanation)
-
-    def on_writable(self, writable: bool) -> None:
-        """Settles are small and belong to messages that credit has bounded."""
-
-    def on_lost(self, reason: str) -> None:
-        self._commands.clear()
-        if not self.lost.done():
-            self.lost.set_result(None)
-        self._consumer.lost(self, reason)
-        self.in_flight.clear()
-        self._check_empty()
