@@ -50,6 +50,10 @@ MSG_TIMEOUT_MIN_MS = 1 * SECOND_MS
 # The longest delay of REQ and DPUB in nsqd; `penstock serve` has no such limit.
 REQ_TIMEOUT_MAX_MS = 1 * HOUR_MS
 
+# The longest delay that anyone can ask for: a hundred years. Times on disk are nanoseconds in 64
+# signed bits, which end in 2262.
+DELAY_MAX_MS = 100 * 365 * 24 * HOUR_MS
+
 # Messages in flight to one connection: bounds what one lost consumer delays.
 RDY_COUNT_MAX = 2_500
 

@@ -636,6 +636,34 @@ def test_the_longest_delay_is_an_hour(shared_broker: Broker, connect: Connect, t
     peer.expect_ok()
 
 
+def test_serve_takes_delays_of_a_hundred_years_and_none_that_time_cannot_hold(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    broker = start_broker(verb="serve")
+    longest_ms = 100 * 365 * 86_400_000
+    peer = connect(broker.port)
+    peer.send(dpub("t", longest_ms, b"in a hundred years"))
+    peer.expect_ok()
+    for delay_ms in (longest_ms + 1, 2**63 - 1):
+        hasty = connect(broker.port)
+        hasty.send(dpub("t", delay_ms, b"x"))
+        hasty.expect_fatal(f"E_INVALID DPUB timeout {delay_ms} out of range 0-{longest_ms}")
+    peer.publish("t", b"now")
+    peer.subscribe("t", "c", ready=2)
+    # REQ is cut to the limit, as nsqd does
+    peer.send(req(peer.expect_message(b"now").id, 2**63 - 1))
+    peer.publish("t", b"later")
+    peer.expect_message(b"later")
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log
+    broker.start()
+    again = connect(broker.port)
+    again.subscribe("t", "c", ready=10)
+    again.expect_message(b"later")
+    again.publish("t", b"last")
+    again.expect_message(b"last")
+
+
 def test_a_delay_of_no_digits_is_none(shared_broker: Broker, connect: Connect, topic: str) -> None:
     peer = connect(shared_broker.port)
     peer.send(line("DPUB", topic, "") + sized(b"x"))

@@ -63,8 +63,7 @@ def _command(
     number: int | None = 1
     if verb in ("REQ", "DPUB") or (verb == "RDY" and params):
         number = parse_number(params[0 if verb == "RDY" else 1])
-    longest = limits.req_timeout_ms_max
-    if number is None or (verb == "DPUB" and not 0 <= number <= (longest or 2**63)):
+    if number is None or (verb == "DPUB" and not 0 <= number <= limits.req_timeout_ms_max):
         raise Bad(verb, "E_INVALID")
     if verb in ("CLS", "NOP"):
         return (verb,), at

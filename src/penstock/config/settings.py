@@ -309,7 +309,7 @@ class Settings:
         _MESSAGES,
         DURATION_OR_NONE,
         None,
-        "The longest delay of REQ and DPUB, or none.",
+        "The longest delay of REQ and DPUB; none is a hundred years.",
         "delays are kept on disk and need no limit; penstock nsqd keeps nsqd's 1h",
     )
     max_rdy_count: int = _set(

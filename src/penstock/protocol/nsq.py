@@ -76,7 +76,7 @@ class Limits:
     __slots__ = ("body_size_max", "message_size_max", "req_timeout_ms_max")
 
     def __init__(
-        self, message_size_max: int, body_size_max: int, req_timeout_ms_max: int | None
+        self, message_size_max: int, body_size_max: int, req_timeout_ms_max: int
     ) -> None:
         self.message_size_max = message_size_max
         self.body_size_max = body_size_max
@@ -330,9 +330,8 @@ def _scan_dpub(data: bytes, at: int, params: list[bytes], limits: Limits) -> Fou
     delay_ms = parse_number(params[1])
     if delay_ms is None:
         return bad(DPUB, "E_INVALID", f"DPUB could not parse timeout {text(params[1])}"), at
-    longest = limits.req_timeout_ms_max
-    if delay_ms < 0 or (longest is not None and delay_ms > longest):
-        shown = f"{delay_ms} out of range 0-{longest if longest is not None else 2**63 - 1}"
+    if not 0 <= delay_ms <= limits.req_timeout_ms_max:
+        shown = f"{delay_ms} out of range 0-{limits.req_timeout_ms_max}"
         return bad(DPUB, "E_INVALID", f"DPUB timeout {shown}"), at
     found = _message(data, at, "DPUB", limits)
     if isinstance(found, int):

@@ -240,15 +240,6 @@ def test_what_is_wrong_comes_out_in_nsqds_words(data: bytes, verb: str, words: b
     assert command[2].fatal
 
 
-def test_without_a_limit_a_delay_may_be_as_long_as_it_likes() -> None:
-    limits = Limits(10, 20, None)
-    assert scan(b"DPUB t 9223372036854775807\n" + sized(b"x"), 0, limits)[0] == [
-        ("DPUB", "t", 2**63 - 1, [b"x"], 1)
-    ]
-    commands, _, _ = scan(b"DPUB t 9223372036854775808\n" + sized(b"x"), 0, limits)
-    assert commands[0][0] == "BAD"
-
-
 def test_a_wrong_pub_behind_good_ones_does_not_take_them_along() -> None:
     data = b"PUB t\n" + sized(b"a") + b"PUB t\n\0\0\0\0"
     commands, _, _ = scan(data, 0, LIMITS)

@@ -472,11 +472,9 @@ class Connection(Wire):
             self.fail(PeerError("E_INVALID", "cannot REQ in current state"))
             return
         _, number, delay_ms, raw = command
-        longest_ms = self.door.limits.req_timeout_ms_max
-        if longest_ms is not None and delay_ms > longest_ms:
-            delay_ms = longest_ms
+        delay_ns = min(max(delay_ms, 0), self.door.limits.req_timeout_ms_max) * 1_000_000
         now_ns = self.clock.now_ns()
-        reason = self.channel.requeue(self.subscriber, number, max(delay_ms, 0) * 1_000_000, now_ns)
+        reason = self.channel.requeue(self.subscriber, number, delay_ns, now_ns)
         if reason is not None:
             self._settle_failed("REQ", raw, reason)
 

@@ -20,7 +20,7 @@ from penstock.doors.nsq.identify import IdentifyLimits, negotiate
 from penstock.doors.nsq.tlscontext import tls_context
 from penstock.doors.nsq.wire import Wire
 from penstock.errors import OperatingError
-from penstock.limits import HEARTBEATS_MISSED_MAX
+from penstock.limits import DELAY_MAX_MS, HEARTBEATS_MISSED_MAX
 from penstock.protocol.nsq import Limits
 from penstock.runtime.host import Host
 from penstock.runtime.pool import DiskPool
@@ -38,8 +38,11 @@ class NsqDoor:
         self.host = host
         self.clock = clock  # of the wire: heartbeats and deadlines of clients
         self.settings = settings
+        longest = settings.max_req_timeout_ms
         self.limits = Limits(
-            settings.max_msg_size, settings.max_body_size, settings.max_req_timeout_ms
+            settings.max_msg_size,
+            settings.max_body_size,
+            DELAY_MAX_MS if longest is None else min(longest, DELAY_MAX_MS),
         )
         self.tls_context = tls_context(settings)
         self.tls_required = settings.tls_required is not TlsRequired.NO
