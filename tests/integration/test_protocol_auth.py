@@ -84,6 +84,23 @@ def test_mpub_is_refused_before_its_body_is_read_and_pub_after(
         peer.expect_fatal('E_BAD_TOPIC PUB topic name "a!b" is not valid')
 
 
+def test_who_may_not_publish_makes_no_topic(start_broker: StartBroker, connect: Connect) -> None:
+    with granting(PUBLISH_ONLY) as server:
+        broker = start_broker("--auth-http-address", server.address)
+        for command in (pub("nope1", b"x"), dpub("nope2", 9, b"x")):
+            for known in (False, True):
+                peer = connect(broker.port)
+                if known:
+                    login(peer)
+                peer.send(command)
+                refusal = "E_UNAUTHORIZED" if known else "E_AUTH_FIRST"
+                assert peer.next_frame().data.startswith(refusal.encode())
+                peer.expect_closed()
+        broker.stop()
+        files = [path for path in broker.data_path.rglob("*") if path.is_file()]
+        assert not [path for path in files if b"nope" in path.read_bytes()]
+
+
 def test_auth_twice(start_broker: StartBroker, connect: Connect) -> None:
     with granting(ALL) as server:
         broker = start_broker("--auth-http-address", server.address)

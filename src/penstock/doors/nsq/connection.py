@@ -365,13 +365,13 @@ class Connection(Wire):
     def on_pub(self, command: Command) -> None:
         assert command[0] in ("PUB", "MPUB")
         verb, name, bodies, size = command
+        if self.door.authorizer is not None and not self._may(verb, name, "", command):
+            return
         topic = self.topics.get(name)
         if topic is None or topic.gone:
             topic = self._topic(name, command)
             if topic is None:
                 return
-        if self.door.authorizer is not None and not self._may(verb, name, "", command):
-            return
         try:
             turn = topic.publish(bodies, size, self.clock.now_ns())
         except OperatingError as error:
@@ -382,10 +382,10 @@ class Connection(Wire):
     def on_dpub(self, command: Command) -> None:
         assert command[0] == "DPUB"
         _, name, delay_ms, bodies, size = command
+        if self.door.authorizer is not None and not self._may("DPUB", name, "", command):
+            return
         topic = self._topic(name, command)
         if topic is None:
-            return
-        if self.door.authorizer is not None and not self._may("DPUB", name, "", command):
             return
         now_ns = self.clock.now_ns()
         try:
