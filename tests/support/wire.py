@@ -245,13 +245,14 @@ class Peer:
             until = time.monotonic() + self._patience
         while len(self._buffer) < 4:
             if not self._fill(until):
-                assert not self._buffer, f"closed inside a frame: {bytes(self._buffer)!r}"
+                if self._buffer:
+                    raise Closed(f"closed inside a frame: {bytes(self._buffer)!r}")
                 return None
         (size,) = struct.unpack_from(">I", self._buffer)
         assert size >= 4, f"a frame's size counts its type, so it is at least 4, not {size}"
         while len(self._buffer) < 4 + size:
             if not self._fill(until):
-                raise AssertionError(f"closed inside a frame: {bytes(self._buffer[:200])!r}")
+                raise Closed(f"closed inside a frame: {bytes(self._buffer[:200])!r}")
         (kind,) = struct.unpack_from(">I", self._buffer, 4)
         data = bytes(self._buffer[8 : 4 + size])
         del self._buffer[: 4 + size]
