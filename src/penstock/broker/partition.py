@@ -57,10 +57,12 @@ class Partition:
     def lanes(self) -> list[Lane]:
         return [*self.ready.values(), *([self.delay] if self.delay is not None else [])]
 
+    def make_delay(self) -> None:
+        """The delay lane comes with the first message that is delayed."""
+        self.add(self.host.new_lane(self, self.topic, self.number, DELAY_LANE))
+
     def publish_delayed(self, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int) -> Turn:
         """Into the delay lane until ``due_ns``."""
-        if self.delay is None:
-            self.add(self.host.new_lane(self, self.topic, self.number, DELAY_LANE))
         assert self.delay is not None
         wakes = [self.schedule.stamp(due_ns)] * len(bodies)
         turn = self.delay.publish(bodies, size, now_ns, wakes=wakes)

@@ -131,10 +131,10 @@ class Topic:
         """To a delay lane, into its ready lane when due."""
         self.turn_rotation = (self.turn_rotation + 1) % len(self.partitions)
         partition = self.partitions[self.turn_rotation]
-        made = partition.delay is None
+        if partition.delay is None:
+            partition.make_delay()
+            self.host.keep(self)  # first: this message may be refused, and the next finds the lane
         turn = partition.publish_delayed(bodies, size, due_ns, now_ns)
-        if made and partition.delay is not None:
-            self.host.keep(self)
         self.message_count += len(bodies)
         self.message_bytes += size
         return turn

@@ -75,9 +75,7 @@ class Limits:
 
     __slots__ = ("body_size_max", "message_size_max", "req_timeout_ms_max")
 
-    def __init__(
-        self, message_size_max: int, body_size_max: int, req_timeout_ms_max: int
-    ) -> None:
+    def __init__(self, message_size_max: int, body_size_max: int, req_timeout_ms_max: int) -> None:
         self.message_size_max = message_size_max
         self.body_size_max = body_size_max
         self.req_timeout_ms_max = req_timeout_ms_max

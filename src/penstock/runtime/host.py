@@ -276,12 +276,14 @@ class Host:
         self, topic: Topic, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int
     ) -> Turn:
         """Into a delay lane; its log and journal come with its first message."""
-        turn = topic.publish_delayed(bodies, size, due_ns, now_ns)
-        for partition in topic.partitions:
-            if partition.delay is not None and partition not in self.journals.open:
-                self._open_lane(topic, partition.delay)
-                self.journals.open[partition] = open_new(self._engine_of(topic), partition)
-        return turn
+        try:
+            return topic.publish_delayed(bodies, size, due_ns, now_ns)
+        finally:
+            # also when the message is refused: the lane is there
+            for partition in topic.partitions:
+                if partition.delay is not None and partition not in self.journals.open:
+                    self._open_lane(topic, partition.delay)
+                    self.journals.open[partition] = open_new(self._engine_of(topic), partition)
 
     def state_turn(self) -> Turn:
         return self.committer.state_turn()
