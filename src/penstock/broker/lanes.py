@@ -287,6 +287,16 @@ class Lane:
             self.refusal = error
         self.owner.on_failed(self)
 
+    def refuse_pending(self, error: OperatingError) -> None:
+        """What collected for the next commit turn is not kept."""
+        self.owner.on_forming(self)
+        self.pending = []
+        self.host.uncommitted_bytes -= self.pending_bytes
+        self.pending_bytes = 0
+        turn, self.turn = self.turn, Turn()
+        self.owner.on_failed(self)
+        turn.end(error)
+
     def note_hole(self, start: int, end: int) -> None:
         """There is nothing in [start, end): cursors jump over it."""
         if self.newest_hole is not None and self.hole_ends[self.newest_hole] == start:

@@ -87,6 +87,7 @@ class Partition:
 
     def on_failed(self, lane: Lane) -> None:
         self.schedule.settled()
+        self.watch()
 
     # -- moving
 

@@ -65,10 +65,8 @@ class Schedule:
         """The next due entries in (wake, seq) order; one move at a time. Raises the horizon."""
         if self.moving:
             return ()
-        limit = now_ns
-        for lowest in (self.unsafe, self.committing):
-            if lowest and lowest <= limit:
-                limit = lowest - 1
+        ceiling = self._ceiling()
+        limit = min(now_ns, ceiling - 1) if ceiling else now_ns
         entries = self.entries
         while entries and entries[0][0] <= limit and len(self.moving) < MOVE_MESSAGES_MAX:
             self.moving.append(heappop(entries))
@@ -85,5 +83,13 @@ class Schedule:
             heappush(self.entries, entry)
 
     def next_wake(self) -> int:
-        """When the next entry is due, 0 when nothing sleeps."""
-        return self.entries[0][0] if self.entries else 0
+        """When the next entry is due; 0 when nothing sleeps, or when the next one waits for a
+        commit turn (at whose end this is asked again)."""
+        ceiling = self._ceiling()
+        if not self.entries or (ceiling and self.entries[0][0] >= ceiling):
+            return 0
+        return self.entries[0][0]
+
+    def _ceiling(self) -> int:
+        """What sleeps until then or longer waits for a commit turn; 0 when none is to come."""
+        return min([one for one in (self.unsafe, self.committing) if one], default=0)

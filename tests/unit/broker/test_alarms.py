@@ -2,7 +2,9 @@
 
 from penstock.broker.broker import Broker, BrokerOptions
 from penstock.broker.channel import Channel
+from penstock.broker.lanes import Lane
 from penstock.broker.topic import Topic
+from penstock.errors import OperatingError
 from tests.unit.broker.rig import SECOND, Consumer, commit
 
 MESSAGES = 40
@@ -61,3 +63,32 @@ def test_messages_delayed_ever_shorter_do_not_multiply_the_alarms() -> None:
             commit(lane)
     assert len(broker.wakes) == 0
     assert partition.ready[0].durable_end == 50
+
+
+def delayed(topic: Topic, due_ns: int) -> Lane:
+    topic.publish_delayed([b"x"], 1, due_ns, 0)
+    lane = topic.partitions[0].delay
+    assert lane is not None
+    return lane
+
+
+def test_what_is_due_does_not_ask_again_and_again_while_it_waits_for_a_commit() -> None:
+    broker, topic, _ = broker_with(Consumer())
+    commit(delayed(topic, 10 * SECOND))
+    lane = delayed(topic, 5 * SECOND)  # not durable yet, and nothing may pass it
+    assert ring(broker, 11 * SECOND) == 1
+    assert ring(broker, 11 * SECOND) == 0
+    commit(lane)
+    assert ring(broker, 11 * SECOND) == 1
+    commit(topic.partitions[0].ready[0])
+    assert topic.partitions[0].ready[0].durable_end == 2
+
+
+def test_what_sleeps_moves_when_a_publish_that_it_waited_for_was_refused() -> None:
+    broker, topic, _ = broker_with(Consumer())
+    commit(delayed(topic, 10 * SECOND))
+    lane = delayed(topic, 5 * SECOND)
+    lane.refuse_pending(OperatingError("the disk failed"))
+    ring(broker, 11 * SECOND)
+    commit(topic.partitions[0].ready[0])
+    assert topic.partitions[0].ready[0].durable_end == 1
