@@ -91,7 +91,8 @@ class Channel:
         self.empty_marks: dict[int, int] = {}  # delay log -> ids below it are skipped
         self.foreign: dict[int, tuple[Progress, int]] = {}  # in flight under ids of another log
         self.subscribers: deque[Subscriber] = deque()
-        self.client_numbers: dict[str, int] = {}
+        self.client_numbers: dict[str, int] = {}  # of those who are subscribed
+        self.last_number = 0
         self.new_names: dict[int, str] = {}
         self.records: list[Record] = []
         self.deadlines: list[tuple[int, int, Lease, Progress]] = []
@@ -146,7 +147,8 @@ class Channel:
     def subscribe(self, subscriber: Subscriber) -> None:
         number = self.client_numbers.get(subscriber.name)
         if number is None:
-            number = self.client_numbers[subscriber.name] = len(self.client_numbers) + 1
+            self.last_number = number = self.last_number + 1
+            self.client_numbers[subscriber.name] = number
             self.new_names[number] = subscriber.name
         subscriber.number = number
         self.subscribers.append(subscriber)
@@ -156,6 +158,10 @@ class Channel:
         if subscriber not in self.subscribers:
             return
         self.subscribers.remove(subscriber)
+        if not any(one.number == subscriber.number for one in self.subscribers):
+            del self.client_numbers[subscriber.name]
+            if not subscriber.message_count:
+                self.new_names.pop(subscriber.number, None)  # no record speaks of it
         if subscriber.in_flight:
             for progress in self.progress:
                 for lease in [one for one in progress.leases.leases if one.holder is subscriber]:

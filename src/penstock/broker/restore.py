@@ -35,8 +35,7 @@ def replay(channel: Channel, batches: Iterable[Batch]) -> None:
                 _clear(progress)
                 progress.cursor = progress.lane.start
             channel.empty_marks.clear()
-        for number, name in batch.names.items():
-            channel.client_numbers[name] = number
+        channel.last_number = max([channel.last_number, *batch.names])
         for record in batch.records:
             _replay(channel, record)
     for progress in channel.progress:

@@ -34,6 +34,7 @@ BATCH = Struct("<4sIIIIQ")
 RECORD = Struct("<BxHIQQqq")
 CLIENT = Struct("<IH")
 SNAPSHOT = 1
+NAME_BYTES_MAX = 1024  # of a client's name, which is what the client says it is
 
 CURSOR, DELIVERED, FINISHED, REQUEUED, SLEPT, TIMED_OUT, SKIPPED, EMPTIED, DEAD_LETTERED, MOVED = (
     range(1, 11)
@@ -71,12 +72,8 @@ def encode_batch(batch: Batch, synced_bytes: int = 0) -> bytes:
             for kind, log, low, high, attempts, at_ns, value in batch.records
         ]
     )
-    names = b"".join(
-        [
-            CLIENT.pack(number, len(name.encode())) + name.encode()
-            for number, name in batch.names.items()
-        ]
-    )
+    texts = {number: name.encode()[:NAME_BYTES_MAX] for number, name in batch.names.items()}
+    names = b"".join([CLIENT.pack(number, len(text)) + text for number, text in texts.items()])
     flags = SNAPSHOT if batch.snapshot else 0
     checked = BATCH.pack(MAGIC, 0, len(records), len(names), flags, synced_bytes)[8:]
     crc = crc32(names, crc32(records, crc32(checked)))

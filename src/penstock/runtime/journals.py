@@ -10,7 +10,8 @@ again. When a journal has grown enough it gets a snapshot, from which the next r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
@@ -19,6 +20,7 @@ from penstock.broker.restore import snapshot
 from penstock.clock import Clock
 from penstock.errors import OperatingError
 from penstock.failpoint import hit
+from penstock.protocol.journal import RECORD
 from penstock.runtime.pool import Pool
 from penstock.runtime.timers import Handle
 from penstock.storage.port import Engine, Journal
@@ -49,6 +51,7 @@ class Journals:
         self.write_interval_s = write_interval_ms / 1000
         self.sync_interval_ns = sync_interval_ms * 1_000_000
         self.open: dict[Keeper, Journal] = {}
+        self.unwritten: dict[Journal, None] = {}  # found no room; written again
         self.unsynced: dict[Journal, None] = {}
         self.synced_at_ns = 0
         self.covered_at_ns = -1
@@ -59,7 +62,10 @@ class Journals:
     def arm(self) -> None:
         """At each turn's end: if something happened, write it within the interval."""
         if self.armed is None and (
-            self.broker.dirty_journals or self.broker.dirty_delays or self.unsynced
+            self.broker.dirty_journals
+            or self.broker.dirty_delays
+            or self.unsynced
+            or self.unwritten
         ):
             self.armed = self.call_later(self.write_interval_s, self._ring)
 
@@ -71,7 +77,13 @@ class Journals:
     def cover(self, monotonic_ns: int) -> bool:
         """Whether everything that had happened by then is synced."""
         broker = self.broker
-        at_rest = not (self.busy or self.unsynced or broker.dirty_journals or broker.dirty_delays)
+        at_rest = not (
+            self.busy
+            or self.unsynced
+            or self.unwritten
+            or broker.dirty_journals
+            or broker.dirty_delays
+        )
         return self.failure is None and (at_rest or self.covered_at_ns >= monotonic_ns)
 
     def collect(self) -> list[Journal]:
@@ -88,7 +100,7 @@ class Journals:
             if journal is None:
                 continue  # gone meanwhile
             journal.append(batch)
-            if journal.bytes_since_snapshot > SNAPSHOT_BYTES:
+            if _snapshot_due(keeper, journal):
                 journal.append(
                     snapshot(keeper, now_ns) if isinstance(keeper, Channel) else keeper.snapshot()
                 )
@@ -97,7 +109,8 @@ class Journals:
 
     def flush(self) -> None:
         """Write off the loop; sync too when that is due."""
-        written = self.collect()
+        written = [*dict.fromkeys([*self.unwritten, *self.collect()])]
+        self.unwritten.clear()
         for journal in written:
             self.unsynced[journal] = None
         monotonic_ns = self.clock.monotonic_ns()
@@ -111,38 +124,60 @@ class Journals:
             return
         self.busy = True
 
-        def job() -> None:
-            for journal in written:
-                journal.write()
-            hit("journals.written")
-            for journal in synced:
-                journal.sync()
-
-        def then(_: None, failure: Exception | None) -> None:
+        def then(failures: dict[Journal, OperatingError] | None, failure: Exception | None) -> None:
             self.busy = False
-            self._note(failure)
-            if synced and failure is None:
+            if failures is None:
+                assert failure is not None
+                raise failure  # our bug: end loudly
+            still_open = {*self.open.values()} if failures else set()
+            for journal, error in failures.items():
+                if error.retry and journal in still_open:
+                    self.unwritten[journal] = None
+            self._note(next(iter(failures.values()), None))
+            if synced and not failures:
                 self.covered_at_ns = monotonic_ns
             self.arm()
 
-        self.pool.submit(job, then)
+        self.pool.submit(partial(_write, written, synced), then)
 
-    def _note(self, failure: Exception | None) -> None:
-        if failure is None:
-            self.failure = None
-        elif isinstance(failure, OperatingError):
-            if self.failure is None:
-                log.error("%s; deliveries go on, finished messages may come again", failure)
-            self.failure = failure
-        else:
-            raise failure
+    def _note(self, failure: OperatingError | None) -> None:
+        if failure is not None and self.failure is None:
+            log.error("%s; deliveries go on, finished messages may come again", failure)
+        self.failure = failure
 
     def take(self, keeper: Keeper) -> Journal | None:
         """The keeper goes: its journal is whoever asks's to close, or to drop unwritten."""
         journal = self.open.pop(keeper, None)
         if journal is not None:
             self.unsynced.pop(journal, None)
+            self.unwritten.pop(journal, None)
         return journal
+
+
+def _write(written: Sequence[Journal], synced: Sequence[Journal]) -> dict[Journal, OperatingError]:
+    """On a disk thread; returns what failed. One journal's failure holds no other up."""
+    failures: dict[Journal, OperatingError] = {}
+    for journal in written:
+        try:
+            journal.write()
+        except OperatingError as error:
+            failures[journal] = error
+    hit("journals.written")
+    for journal in synced:
+        try:
+            journal.sync()
+        except OperatingError as error:
+            failures.setdefault(journal, error)
+    return failures
+
+
+def _snapshot_due(keeper: Keeper, journal: Journal) -> bool:
+    """When the journal has grown by as much as a snapshot takes, so that they don't add up."""
+    grown = journal.bytes_since_snapshot
+    if grown <= SNAPSHOT_BYTES or isinstance(keeper, Partition):
+        return grown > SNAPSHOT_BYTES
+    outstanding = sum([len(one.retry) + len(one.sleeping) for one in keeper.progress])
+    return grown > RECORD.size * outstanding
 
 
 def journal_name(keeper: Keeper) -> str:

@@ -94,3 +94,8 @@ def test_the_newest_record_gives_the_time_of_a_batch(batch: Batch) -> None:
 def test_many_client_names_fit_into_a_snapshot() -> None:
     names = {number: f"client-{number:05d}.example.com" for number in range(20_000)}
     assert decoded(encode_batch(Batch([], names, snapshot=True)))[0].names == names
+
+
+def test_a_name_of_any_length_can_be_written() -> None:
+    stored = encode_batch(Batch([], {1: "n" * 100_000, 2: "short"}))
+    assert decode_batch(stored, 0, len(stored)).names == {1: "n" * 1024, 2: "short"}

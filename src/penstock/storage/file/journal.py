@@ -23,7 +23,9 @@ from typing import NoReturn
 from penstock import failpoint
 from penstock.errors import CorruptionError, DiskFull, LogFrozen
 from penstock.protocol.journal import (
+    BATCH,
     MAGIC,
+    RECORD,
     Batch,
     decode_batch,
     encode_batch,
@@ -70,6 +72,8 @@ class FileJournal:
         self._lock = Lock()  # the pending batches; held for moments
         self._io = Lock()  # whoever changes files
         self._pending: list[Batch] = []
+        self._pending_bytes = 0  # since the last snapshot that waits, if one does
+        self._snapshot_pending = False
         self._parts: list[_Part] | None = None  # oldest first; None until recovered
         self._snapshot_bytes = 0
         self._needless = 0
@@ -81,11 +85,23 @@ class FileJournal:
 
     @property
     def bytes_since_snapshot(self) -> int:
-        return (self._parts[-1].bytes if self._parts else 0) - self._snapshot_bytes
+        if self._snapshot_pending:
+            return self._pending_bytes
+        written = (self._parts[-1].bytes if self._parts else 0) - self._snapshot_bytes
+        return written + self._pending_bytes
 
     def append(self, batch: Batch) -> None:
+        if self._broken is not None:
+            return  # nothing is written any more
         with self._lock:
             self._pending.append(batch)
+            self._count(batch)
+
+    def _count(self, batch: Batch) -> None:
+        if batch.snapshot:
+            self._snapshot_pending, self._pending_bytes = True, 0
+        else:
+            self._pending_bytes += BATCH.size + RECORD.size * len(batch.records)
 
     def write(self) -> None:
         with self._io:
@@ -175,6 +191,9 @@ class FileJournal:
             with self._lock:
                 del self._pending[: max(done, self._needless)]
                 self._needless = 0
+                self._snapshot_pending, self._pending_bytes = False, 0
+                for batch in self._pending:
+                    self._count(batch)
 
     def _begin_part(self, parts: list[_Part]) -> None:
         if not parts:
@@ -260,6 +279,8 @@ class FileJournal:
             "finished since may be delivered again. Check the disk, then restart the broker"
         )
         logger.error("%s", self._broken)
+        with self._lock:
+            self._pending.clear()
         raise self._broken from error
 
     # --- recovery

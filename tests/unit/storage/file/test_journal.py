@@ -209,3 +209,33 @@ def test_history_stays_until_the_snapshot_after_it_is_durable(
     journal.sync()
     journal.drop_before(1000)
     assert [path.name for path in directory.iterdir()] == ["journal_2"]
+
+
+def test_what_waits_for_room_counts_and_a_snapshot_takes_its_place(opener: Opener) -> None:
+    journal = wrote(opener(), one(1))
+    failpoint.arm("journal.write:1+=enospc")
+    for at_ns in range(2, 12):
+        journal.append(one(at_ns))
+        with pytest.raises(DiskFull):
+            journal.write()
+    assert journal.bytes_since_snapshot == 11 * ONE_BYTES
+    journal.append(one(12, snapshot=True))
+    assert journal.bytes_since_snapshot == 0
+    with pytest.raises(DiskFull):
+        journal.write()
+    journal.append(one(13))
+    assert journal.bytes_since_snapshot == ONE_BYTES
+    failpoint.arm("")
+    journal.write()
+    assert [*journal.history()] == [one(1), one(12, snapshot=True), one(13)]
+
+
+def test_a_journal_whose_disk_failed_collects_no_more(opener: Opener) -> None:
+    journal = wrote(opener(), one(1))
+    failpoint.arm("journal.write=eio")
+    journal.append(one(2))
+    with pytest.raises(LogFrozen):
+        journal.write()
+    for at_ns in range(3, 10):
+        journal.append(one(at_ns))
+    assert journal.bytes_since_snapshot == ONE_BYTES

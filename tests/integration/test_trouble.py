@@ -1,0 +1,96 @@
+"""The host on a real directory while the disk is full or fails, step by step.
+
+The loop and the disk threads are in the test's hands; failpoints make the trouble.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from penstock import failpoint
+from penstock.broker.topic import Topic
+from penstock.storage.file.engine import FileEngine
+from penstock.storage.file.log import FileOptions
+from tests.unit.broker.rig import Consumer
+from tests.unit.runtime.rig import Rig
+
+Start = Callable[..., Rig]
+FILES = FileOptions(reserve_bytes=0, segment_bytes_max=2000)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """A host on the test's directory, or on that of a run before it as a kill would leave it."""
+    engines: list[FileEngine] = []
+
+    def make(durability: str = "synced") -> Rig:
+        passing = partial(next, count(step=2.0))  # time goes on whenever somebody looks
+        engines.append(FileEngine(str(tmp_path / "data"), FILES, now=passing))
+        return Rig(durability, engines[-1])
+
+    yield make
+    failpoint.arm("")
+    for engine in engines:
+        engine.close()
+
+
+def opened(rig: Rig, name: str) -> Topic:
+    rig.host.topic(name, lambda topic, error: None)
+    rig.settle()
+    return rig.host.broker.topics[name]
+
+
+def journals_fail(rig: Rig) -> bool:
+    return rig.host.journals.failure is not None
+
+
+def subscribe(rig: Rig, topic: Topic, channel: str = "c") -> Consumer:
+    consumer = Consumer()
+    of = topic.channel(channel, rig.clock.now_ns())
+    of.subscribe(consumer.subscriber)
+    of.set_ready(consumer.subscriber, 100)
+    rig.host.wake()
+    return consumer
+
+
+def test_a_journal_that_fails_holds_no_other_up(start: Start) -> None:
+    rig = start()
+    topic = rig.topic("t")
+    consumers = {name: subscribe(rig, topic, name) for name in ("fails", "works")}
+    rig.settle()
+    failpoint.arm("journal.write=eio")
+    for body in (b"1", b"2"):
+        rig.publish(topic, body)
+        rig.settle()
+        for name, consumer in consumers.items():
+            ids = [number for number, _, _ in consumer.take()]
+            topic.channels[name].finish(consumer.subscriber, ids, rig.clock.now_ns())
+        rig.host.wake()
+        rig.settle()
+        rig.loop.advance(0.1)
+        rig.settle()
+    journal = rig.host.journals.open[topic.channels["works"]]
+    assert len([*journal.history()]) == 2
+    assert journals_fail(rig)
+
+
+def test_a_journal_that_found_no_room_is_written_although_its_channel_is_quiet(
+    start: Start,
+) -> None:
+    rig = start()
+    topic = rig.topic("t")
+    consumer = subscribe(rig, topic)
+    rig.publish(topic, b"1")
+    rig.settle()
+    failpoint.arm("journal.write=enospc")
+    rig.loop.advance(0.1)
+    rig.settle()
+    assert journals_fail(rig)
+    rig.loop.advance(0.1)
+    rig.settle()
+    assert not journals_fail(rig)
+    assert consumer.bodies == [b"1"]
+    assert len([*rig.host.journals.open[topic.channels["c"]].history()]) == 1
