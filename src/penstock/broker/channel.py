@@ -327,7 +327,7 @@ class Channel:
             progress, epoch = by_tag
             seq = epoch | (number & NUMBER_MASK)
         lease = progress.leases.find(seq)
-        if lease is None:
+        if lease is None or (where is None and lease.foreign):
             return NOT_IN_FLIGHT
         if lease.holder is not subscriber:
             return NOT_OWNER
@@ -370,7 +370,15 @@ class Channel:
             self.watch(lease, progress)  # its older entry in the heap is passed over
             return None
         self._cut_out(progress, lease, seq)
-        own = Lease(seq, seq + 1, lease.holder, lease.attempts, lease.handed_at_ns, deadline_ns)
+        own = Lease(
+            seq,
+            seq + 1,
+            lease.holder,
+            lease.attempts,
+            lease.handed_at_ns,
+            deadline_ns,
+            lease.foreign,
+        )
         progress.leases.add(own)
         self.watch(own, progress)
         return None

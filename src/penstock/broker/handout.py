@@ -86,6 +86,7 @@ class Handout:
         """Blocks with ids or seqs of their own, or a subscriber that takes a sample."""
         channel = self.channel
         rate = self.taker.sample_rate
+        foreign = block.ids is not None
         low = high = block.seq_at(first)
         for index in range(first, last):
             seq = block.seq_at(index)
@@ -95,23 +96,23 @@ class Handout:
             if not skipped and rate and not channel.host.chance(rate):
                 skipped = True
             if skipped or seq != high:
-                self.lease(progress, low, high, 1)
+                self.lease(progress, low, high, 1, foreign)
                 low = high = seq
             if skipped:
                 channel.record((SKIPPED, progress.lane.log, seq, seq + 1, 0, self.now_ns, 0))
                 low = high = seq + 1
                 continue
             high = seq + 1
-            if block.ids is not None:
+            if foreign:
                 channel.foreign[number] = (progress, seq)
             self.parts.append(block.frame_at(index))
             self.left -= 1
-        self.lease(progress, low, high, 1)
+        self.lease(progress, low, high, 1, foreign)
 
     def again(self, progress: Progress) -> None:
         """Hand out what was requeued or timed out, the longest waiting first."""
         lane = progress.lane
-        taken: list[tuple[int, int]] = []
+        taken: list[tuple[int, int, bool]] = []
         gone: list[int] = []
         for seq, attempts in progress.retry.items():
             if len(taken) >= self.left or self.room <= 0:
@@ -129,24 +130,26 @@ class Handout:
             frame = with_attempts(block.frame_at(index), attempts + 1)
             self.room -= len(frame)
             self.parts.append(frame)
-            taken.append((seq, attempts + 1))
+            taken.append((seq, attempts + 1, block.ids is not None))
         for seq in gone:
             del progress.retry[seq]
             self.channel.record((SKIPPED, lane.log, seq, seq + 1, 0, self.now_ns, 0))
         start = 0
-        for i, (seq, attempts) in enumerate(taken):
+        for i, (seq, attempts, foreign) in enumerate(taken):
             del progress.retry[seq]
-            if i + 1 == len(taken) or taken[i + 1] != (seq + 1, attempts):
-                self.lease(progress, taken[start][0], seq + 1, attempts)
+            if i + 1 == len(taken) or taken[i + 1] != (seq + 1, attempts, foreign):
+                self.lease(progress, taken[start][0], seq + 1, attempts, foreign)
                 start = i + 1
         self.left -= len(taken)
 
-    def lease(self, progress: Progress, low: int, high: int, attempts: int) -> None:
+    def lease(
+        self, progress: Progress, low: int, high: int, attempts: int, foreign: bool = False
+    ) -> None:
         """Put [low, high) under one lease (nothing when it is empty)."""
         if low == high:
             return
         taker = self.taker
-        lease = Lease(low, high, taker, attempts, self.monotonic_ns, self.deadline_ns)
+        lease = Lease(low, high, taker, attempts, self.monotonic_ns, self.deadline_ns, foreign)
         progress.leases.add(lease)
         self.channel.watch(lease, progress)
         self.channel.record(

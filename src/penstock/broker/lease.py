@@ -33,6 +33,7 @@ class Lease:
     __slots__ = (
         "attempts",
         "deadline_ns",
+        "foreign",
         "handed_at_ns",
         "high",
         "holder",
@@ -49,7 +50,9 @@ class Lease:
         attempts: int,
         handed_at_ns: int,
         deadline_ns: int,
+        foreign: bool = False,
     ) -> None:
+        self.foreign = foreign  # its messages came with ids of another log: seqs don't name them
         self.low = low
         self.high = high
         self.left = high - low
@@ -110,15 +113,15 @@ class LeaseTable:
         del self.lows[index], self.leases[index]
 
     def take_range(self, low: int, high: int, holder: Holder) -> int:
-        """End what of [low, high) is outstanding without a gap from ``low`` on for ``holder``;
-        returns where that stops (``low``: nothing)."""
+        """End what of [low, high) is outstanding without a gap from ``low`` on for ``holder``,
+        under ids that follow from seqs; returns where that stops (``low``: nothing)."""
         lows = self.lows
         leases = self.leases
         at = low
         index = bisect_right(lows, at) - 1
         while index >= 0 and at < high:
             lease = leases[index]
-            if lease.holder is not holder or at >= lease.high:
+            if lease.holder is not holder or at >= lease.high or lease.foreign:
                 break
             until = high if high < lease.high else lease.high
             if at == lease.low and not lease.holes:
@@ -164,7 +167,13 @@ class LeaseTable:
         ):
             low, high = side[0][0], side[-1][1]
             piece = Lease(
-                low, high, lease.holder, lease.attempts, lease.handed_at_ns, lease.deadline_ns
+                low,
+                high,
+                lease.holder,
+                lease.attempts,
+                lease.handed_at_ns,
+                lease.deadline_ns,
+                lease.foreign,
             )
             holes = {hole for hole in lease.holes if low < hole < high}
             if holes:
