@@ -299,8 +299,9 @@ class Lane:
 
     def note_hole(self, start: int, end: int) -> None:
         """There is nothing in [start, end): cursors jump over it."""
-        if self.newest_hole is not None and self.hole_ends[self.newest_hole] == start:
-            start = self.newest_hole  # failures in a row are one hole
+        newest = self.newest_hole
+        if newest is not None and self.hole_ends[newest] == start > self.durable_end:
+            start = newest  # failures in a row are one hole; a cursor may wait at the durable end
         self.hole_ends[start] = end
         self.newest_hole = start
 
