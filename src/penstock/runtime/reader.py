@@ -95,9 +95,8 @@ class Reader:
                 log.error("%s/%s cannot be read: %s", lane.topic, lane.key, failure)
                 return
             raise failure
-        first = end
-        for block in blocks or ():
-            first = min(first, block.base)
+        first = blocks[0].base if blocks else end
+        for block in reversed(blocks or ()):  # the cache keeps what came last: what is wanted
             self.broker.cache.add(lane.shelf, block)
         if first > seq:
             lane.note_hole(seq, first)
