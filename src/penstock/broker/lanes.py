@@ -299,9 +299,8 @@ class Lane:
 
     def note_hole(self, start: int, end: int) -> None:
         """There is nothing in [start, end): cursors jump over it."""
-        newest = self.newest_hole
-        if newest is not None and self.hole_ends[newest] == start > self.durable_end:
-            start = newest  # failures in a row are one hole; a cursor may wait at the durable end
+        if self.newest_hole is not None and self.hole_ends[self.newest_hole] == start:
+            start = self.newest_hole  # failures in a row are one hole
         self.hole_ends[start] = end
         self.newest_hole = start
 
@@ -325,9 +324,12 @@ class Lane:
                 del self.hole_ends[low]
 
     def past_holes(self, seq: int) -> int:
-        holes = self.hole_ends
-        while seq in holes:
-            seq = holes[seq]
+        """The first seq from there on that is in no hole. (A cursor may stand within one: a hole
+        grows, and a pause mark stops cursors anywhere.)"""
+        if self.hole_ends:
+            for low, high in sorted(self.hole_ends.items()):
+                if low <= seq < high:
+                    seq = high
         return seq
 
     def restore(
@@ -356,9 +358,7 @@ class Lane:
 
     def holds(self, seq: int) -> bool:
         """Whether a message of that seq can still be there, as far as is known after loading."""
-        return self.start <= seq and not any(
-            low <= seq < high for low, high in self.hole_ends.items()
-        )
+        return self.start <= seq == self.past_holes(seq)
 
     def find(self, seq: int) -> Block | None:
         """The block with that seq if it is in memory."""

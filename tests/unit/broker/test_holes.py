@@ -5,7 +5,7 @@ from penstock.errors import DiskFull
 from tests.unit.broker.rig import Consumer, commit, refuse
 
 
-def test_a_publish_that_failed_behind_a_hole_is_a_hole_of_its_own() -> None:
+def test_publishes_that_failed_behind_the_cursor_are_passed_over() -> None:
     broker = Broker(BrokerOptions(), seed=1)
     topic = broker.make_topic("orders", 0)
     lane = topic.partitions[0].ready[0]
@@ -23,4 +23,4 @@ def test_a_publish_that_failed_behind_a_hole_is_a_hole_of_its_own() -> None:
     channel.pump(0, 0)
     assert consumer.bodies == [b"kept"]
     assert broker.wants == []
-    assert lane.hole_ends == {1: 100, 100: 103}
+    assert lane.hole_ends == {1: 103}  # the cursor stood within
