@@ -184,9 +184,7 @@ class Channel:
             self._drop_beyond(self.backlog_max, now_ns)
         for progress in self.progress:
             if progress.jumps:
-                start = progress.jump()
-                if 0 <= start < progress.cursor:
-                    self.record((SKIPPED, progress.lane.log, start, progress.cursor, 0, now_ns, 0))
+                self._jump(progress, now_ns)
         takers = [one for one in self.subscribers if one.ready > one.in_flight and not one.blocked]
         if not takers:
             return
@@ -195,26 +193,21 @@ class Channel:
             return
         self.subscribers.rotate(-1)
         share = -(-ready // len(takers))
-        before = self.message_count
+        more = False
         for taker in takers:
             room = taker.ready - taker.in_flight
             handout = Handout(self, taker, room if room < share else share, now_ns, monotonic_ns)
-            self._hand_out(handout)
-        if self.message_count != before and self.ready_count():
+            taken = self._hand_out(handout)
+            more = more or taken > 0 or handout.room <= 0
+        if more and self.ready_count():
             # some took less than their share, or more than one turn's bytes are waiting
             self.mark_dirty()
 
     def ready_count(self) -> int:
         """Messages that could be handed out now."""
-        count = 0
-        for progress in self.progress:
-            end = progress.end
-            if end > progress.cursor:
-                count += progress.lane.messages_between(progress.cursor, end)
-            count += len(progress.retry)
-        return count
+        return sum([one.fresh_count() + len(one.retry) for one in self.progress])
 
-    def _hand_out(self, handout: Handout) -> None:
+    def _hand_out(self, handout: Handout) -> int:
         taker = handout.taker
         wanted = handout.left
         self.again_first = not self.again_first
@@ -222,8 +215,10 @@ class Channel:
             # in turns: what is requeued for ever must not keep the others waiting, nor they it
             if progress.retry and self.again_first:
                 handout.again(progress)
-            if handout.left > 0 and handout.room > 0 and progress.cursor < progress.end:
+            while handout.left > 0 and handout.room > 0 and progress.cursor < progress.end:
                 handout.fresh(progress)
+                if not progress.jumps or not self._jump(progress, handout.now_ns):
+                    break
             if progress.retry and handout.left > 0 and handout.room > 0:
                 handout.again(progress)
             if handout.left <= 0 or handout.room <= 0:
@@ -234,6 +229,14 @@ class Channel:
             taker.message_count += taken
             self.message_count += taken
             taker.deliver(handout.parts, taken)
+        return taken
+
+    def _jump(self, progress: Progress, now_ns: int) -> bool:
+        """Over what was emptied while the topic was paused, if the cursor has come there."""
+        start = progress.jump()
+        if 0 <= start < progress.cursor:
+            self.record((SKIPPED, progress.lane.log, start, progress.cursor, 0, now_ns, 0))
+        return start >= 0
 
     def _drain_order(self) -> Sequence[Progress]:
         """Priorities high to low; within one, partitions in turn."""
@@ -454,7 +457,7 @@ class Channel:
             progress.leases = LeaseTable()
             progress.retry.clear()
             progress.sleeping.clear()
-            progress.cursor = max(progress.cursor, progress.end)
+            progress.cursor = max(progress.cursor, progress.bound)
             progress.jump()
             self.record((EMPTIED, progress.lane.log, progress.cursor, 0, 0, now_ns, 0))
         for log, mark in delay_marks:

@@ -19,7 +19,7 @@ from penstock.protocol.journal import DELIVERED, SKIPPED
 if TYPE_CHECKING:
     from penstock.broker.channel import Channel
 
-DELIVERY_BYTES_MAX = 256 * 1024  # to one subscriber in one turn, or one message where it is larger
+DELIVERY_BYTES_MAX = 256 * 1024  # to one subscriber in one turn, the last message not counted
 
 
 class Handout:

@@ -22,14 +22,28 @@ class Progress:
         self.sleeping: dict[int, tuple[int, int]] = {}
 
     @property
-    def end(self) -> int:
-        """Where the cursor must stop: the durable end, or the topic's pause mark, or a jump."""
+    def bound(self) -> int:
+        """What the cursor never passes: the durable end, or the topic's pause mark."""
         end = self.lane.durable_end
-        if self.limit is not None and self.limit < end:
-            end = self.limit
-        if self.jumps and self.jumps[0][0] < end:
-            end = self.jumps[0][0]
-        return end
+        return end if self.limit is None or self.limit > end else self.limit
+
+    @property
+    def end(self) -> int:
+        """Where the cursor stops next: there, or before what it has to jump over."""
+        end = self.bound
+        return self.jumps[0][0] if self.jumps and self.jumps[0][0] < end else end
+
+    def fresh_count(self) -> int:
+        """How many messages there are that nobody got yet, and that may be handed out."""
+        at, bound = self.cursor, self.bound
+        if at >= bound:
+            return 0
+        count = 0
+        for low, high in self.jumps:
+            if at < low < bound:
+                count += self.lane.messages_between(at, low)
+            at = max(at, high)
+        return count + self.lane.messages_between(at, bound) if at < bound else count
 
     def jump(self) -> int:
         """Pass over what was emptied while the topic was paused; returns where from, -1 for

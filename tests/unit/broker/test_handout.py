@@ -1,0 +1,59 @@
+"""Who gets what: a fair share each, and never anything behind a mark."""
+
+from penstock.broker.broker import Broker, BrokerOptions
+from penstock.broker.handout import DELIVERY_BYTES_MAX
+from penstock.protocol.block import gather
+from tests.unit.broker.rig import Consumer, commit
+
+
+def test_consumers_share_what_is_ready() -> None:
+    broker = Broker(BrokerOptions(), seed=1)
+    topic = broker.make_topic("orders", 0)
+    channel = topic.channel("billing", 0)
+    consumers = [Consumer(f"c{number}") for number in range(4)]
+    for consumer in consumers:
+        channel.subscribe(consumer.subscriber)
+        channel.set_ready(consumer.subscriber, 2500)
+    topic.publish([b"x"] * 1000, 1000, 0)
+    commit(topic.partitions[0].ready[0])
+    channel.pump(0, 0)
+    assert [len(consumer.got) for consumer in consumers] == [250] * 4
+
+
+def test_a_sample_that_passes_over_more_than_a_turn_s_bytes_goes_on() -> None:
+    broker = Broker(BrokerOptions(), seed=1)
+    topic = broker.make_topic("orders", 0)
+    channel = topic.channel("billing", 0)
+    consumer = Consumer(sample_rate=1)
+    channel.subscribe(consumer.subscriber)
+    channel.set_ready(consumer.subscriber, 300)
+    large = [b"x" * (DELIVERY_BYTES_MAX // 2)] * 10
+    topic.publish(large, DELIVERY_BYTES_MAX * 5, 0)
+    commit(topic.partitions[0].ready[0])
+    for _ in range(10):
+        if channel.dirty:
+            channel.pump(0, 0)
+    assert channel.depth() == 0
+
+
+def test_a_block_that_was_read_over_the_pause_mark_is_handed_out_up_to_it() -> None:
+    broker = Broker(BrokerOptions(), seed=1)
+    topic = broker.make_topic("orders", 0)
+    lane = topic.partitions[0].ready[0]
+    channel = topic.channel("billing", 0)
+    consumer = Consumer()
+    channel.subscribe(consumer.subscriber)
+    channel.set_ready(consumer.subscriber, 10)
+    topic.publish([b"before"], 6, 0)
+    stored = commit(lane)
+    topic.pause()
+    topic.publish([b"behind"], 6, 0)
+    stored += commit(lane)
+    broker.cache.forget(lane.shelf)
+    [joined] = gather(stored)
+    broker.cache.add(lane.shelf, joined)
+    channel.pump(0, 0)
+    assert consumer.bodies == [b"before"]
+    topic.unpause()
+    channel.pump(0, 0)
+    assert consumer.bodies == [b"before", b"behind"]
