@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.broker import restore
 from penstock.broker.broker import Broker, BrokerOptions, TopicPolicy
 from penstock.broker.channel import NOT_IN_FLIGHT, Channel
+from penstock.broker.handout import DELIVERY_BYTES_MAX
 from penstock.broker.lanes import Lane, Moved
 from penstock.errors import DiskFull
 from penstock.protocol.block import NUMBER_BITS, NUMBER_MASK, Block, form_frames, gather
@@ -40,7 +41,8 @@ from tests.unit.broker.rig import SECOND, Consumer, commit, refuse
 pytestmark = pytest.mark.timeout(3600 if LONG else 120)
 
 CACHE_BYTES = 1500
-MAX_TIMEOUT = 100 * SECOND
+MESSAGE_BYTES_MAX = 90_100
+MAX_TIMEOUT = 65 * SECOND
 DELAY_TAG = 999
 LANES = {"0/0": 0, "0/5": 2**40 - 12, "1/0": 0}
 WRITTEN = "1/0"
@@ -73,6 +75,7 @@ class Client(Consumer):
         self.rig, self.channel = rig, channel
 
     def _deliver(self, parts: list[bytes], count: int) -> None:
+        assert sum(map(len, parts)) <= DELIVERY_BYTES_MAX + MESSAGE_BYTES_MAX
         super()._deliver(parts, count)
         self.rig.on_delivery(self)
 
@@ -81,6 +84,7 @@ class Channels(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.wall, self.monotonic = 1000 * SECOND, 5 * SECOND
+        self.latest = self.wall
         self.stored: dict[str, bytes] = {}
         self.disk: dict[str, list[Block]] = {key: [] for key in LANES}
         self.ids_given: set[int] = set()
@@ -112,14 +116,14 @@ class Channels(RuleBasedStateMachine):
         """``eager``: as in a broker under little load, whatever can go out goes out at once."""
         self.eager = eager
         self.somebody_comes(ready)
-        self.publish(key, [3, 3, 200, 3], "commit")
+        self.publish(key, [3, 3, 200, 3, 3, 3, 3, 3], "commit")
         self.publish_moved("0/0", 2, "commit")
         self.settle()
 
     def somebody_comes(self, ready: int) -> None:
         self.subscribe("left", "ann", 60, 0, ready)
         self.subscribe("left", "bob", 10, 0, 3)
-        self.subscribe("right", "cat", 60, 0, 4)
+        self.subscribe("right", "cat", 60, 0, 12)
 
     def _begin(self) -> None:
         for lane in self.topic.lanes():
@@ -208,8 +212,8 @@ class Channels(RuleBasedStateMachine):
     def pump(self, channel: Channel) -> None:
         missed = self.broker.missed
         channel.pump(self.wall, self.monotonic)
-        self.wanted += self.broker.wants
-        self.broker.wants = []
+        wants, self.broker.wants = self.broker.wants, []
+        self.wanted += [want for want in dict.fromkeys(wants) if want not in self.wanted]
         for progress in channel.progress:
             self.models[channel.name].passed(
                 progress.lane.log, progress.cursor, self.broker.missed - missed
@@ -272,8 +276,10 @@ class Channels(RuleBasedStateMachine):
             ]
             if taking and not self.channel(name).paused:
                 assert self.models[name].ready(limits) == []
-            if not self.channel(name).paused:
-                assert self.channel(name).depth() == len(self.models[name].ready(limits))
+            # what was emptied in the delay lane and moved since counts until somebody passes it
+            doomed = [*self.models[name].state.values()].count(Fresh(doomed=True))
+            ready = len(self.models[name].ready(limits))
+            assert ready <= self.channel(name).depth() <= ready + doomed
 
     # -- consumers
 
@@ -299,20 +305,13 @@ class Channels(RuleBasedStateMachine):
             self.models[name].leave(who)
             assert client.subscriber.in_flight == 0
 
-    @rule(name=channels, who=who, count=st.integers(0, 12))
-    def ready(self, name: str, who: str, count: int) -> None:
-        client = self.clients.get((name, who))
-        if client is not None:
-            self.channel(name).set_ready(client.subscriber, count)
-
-    @rule(name=channels, who=who, blocked=st.booleans())
-    def block(self, name: str, who: str, blocked: bool) -> None:
-        """The peer stops reading, or reads again."""
+    @rule(name=channels, who=who, count=st.integers(0, 12), blocked=st.sampled_from([False, True]))
+    def credit(self, name: str, who: str, count: int, blocked: bool) -> None:
+        """RDY, from a peer that stops reading or reads again."""
         client = self.clients.get((name, who))
         if client is not None:
             client.subscriber.blocked = blocked
-            if not blocked:
-                self.channel(name).mark_dirty()
+            self.channel(name).set_ready(client.subscriber, count)
 
     def client(self, name: str, who: str) -> Client | None:
         """That one, or somebody else of the channel."""
@@ -329,51 +328,53 @@ class Channels(RuleBasedStateMachine):
         known = sorted(mine) * 3 + [*self.where][-9:] + [-1, 12345]
         return [known[pick % len(known)] for pick in picks]
 
+    def _reason(self, client: Client, number: int) -> str | None:
+        """Why the client can't settle this, or None."""
+        key = self.where.get(number)
+        if key is None:
+            return NOT_IN_FLIGHT
+        return self.models[client.channel].settle(client.subscriber.name, key)
+
     @rule(name=channels, who=who, picks=picks, run=st.booleans())
     def finish(self, name: str, who: str, picks: list[int], run: bool) -> None:
         client = self.client(name, who)
         if client is None:
             return
         ids = self._choose(client, picks, run)
-        model = self.models[name]
         expected = []
         for index, number in enumerate(ids):
-            key = self.where.get(number)
-            reason = NOT_IN_FLIGHT if key is None else model.settle(client.subscriber.name, key)
-            if reason is not None:
+            reason = self._reason(client, number)
+            if reason is None:
+                del self.models[name].state[self.where[number]]
+            else:
                 expected.append((index, reason))
-            elif key is not None:
-                del model.state[key]
         assert self.channel(name).finish(client.subscriber, ids, self.wall) == expected
 
-    @rule(name=channels, who=who, pick=st.integers(0, 30), delay=st.sampled_from([0, 5, 30]))
-    def requeue(self, name: str, who: str, pick: int, delay: int) -> None:
+    @rule(name=channels, who=who, picks=picks, delay=st.sampled_from([0, 5, 30]))
+    def requeue(self, name: str, who: str, picks: list[int], delay: int) -> None:
         client = self.client(name, who)
         if client is None:
             return
-        [number] = self._choose(client, [pick], run=False)
-        key = self.where.get(number)
-        reason = (
-            NOT_IN_FLIGHT if key is None else self.models[name].settle(client.subscriber.name, key)
-        )
-        got = self.channel(name).requeue(client.subscriber, number, delay * SECOND, self.wall)
-        assert got == reason
-        if key is not None and reason is None:
-            self.models[name].requeue(key, self.wall + delay * SECOND if delay else None)
+        for number in self._choose(client, picks, run=False):
+            reason = self._reason(client, number)
+            got = self.channel(name).requeue(client.subscriber, number, delay * SECOND, self.wall)
+            assert got == reason
+            if reason is None:
+                wake = self.wall + delay * SECOND if delay else None
+                self.models[name].requeue(self.where[number], wake)
 
-    @rule(name=channels, who=who, pick=st.integers(0, 30))
-    def touch(self, name: str, who: str, pick: int) -> None:
+    @rule(name=channels, who=who, picks=picks)
+    def touch(self, name: str, who: str, picks: list[int]) -> None:
         client = self.client(name, who)
         if client is None:
             return
-        [number] = self._choose(client, [pick], run=False)
-        key = self.where.get(number)
-        reason = (
-            NOT_IN_FLIGHT if key is None else self.models[name].settle(client.subscriber.name, key)
-        )
-        assert self.channel(name).touch(client.subscriber, number, self.monotonic) == reason
-        if key is not None and reason is None:
-            self.models[name].touch(key, self.monotonic, client.subscriber.timeout_ns)
+        for number in self._choose(client, picks, run=False):
+            reason = self._reason(client, number)
+            got = self.channel(name).touch(client.subscriber, number, self.monotonic)
+            assert got == reason
+            if reason is None:
+                timeout = client.subscriber.timeout_ns
+                self.models[name].touch(self.where[number], self.monotonic, timeout)
 
     # -- time
 
@@ -382,6 +383,7 @@ class Channels(RuleBasedStateMachine):
         """Also a wall clock that is set by hand."""
         self.monotonic += seconds * SECOND
         self.wall += (seconds + step) * SECOND
+        self.latest = max(self.latest, self.wall)
         broker = self.broker
         while broker.alarms and broker.alarms[0][0] <= self.monotonic:
             target = broker.alarms[0][2]
@@ -398,12 +400,18 @@ class Channels(RuleBasedStateMachine):
 
     # -- by hand
 
-    @rule(name=channels, paused=st.booleans())
-    def pause_channel(self, name: str, paused: bool) -> None:
-        self.topic.pause_channel(name, paused)
+    @rule(name=channels, what=st.sampled_from(["pause", "unpause", "empty"]), all_=st.booleans())
+    def by_hand(self, name: str, what: str, all_: bool) -> None:
+        if what == "empty":
+            self._empty_topic() if all_ else self._empty_channel(name)
+        elif not all_:
+            self.topic.pause_channel(name, what == "pause")
+        elif what == "pause":
+            self.topic.pause()
+        else:
+            self.topic.unpause()
 
-    @rule(name=channels)
-    def empty_channel(self, name: str) -> None:
+    def _empty_channel(self, name: str) -> None:
         mark = self.moved_number
         self.marks[name][DELAY_TAG] = mark
         self.channel(name).empty(self.wall, [(DELAY_TAG, mark)])
@@ -413,16 +421,7 @@ class Channels(RuleBasedStateMachine):
             if model.state.get(key) == Fresh():
                 model.state[key] = self._fresh(name, number)
 
-    @rule()
-    def pause_topic(self) -> None:
-        self.topic.pause()
-
-    @rule()
-    def unpause_topic(self) -> None:
-        self.topic.unpause()
-
-    @rule()
-    def empty_topic(self) -> None:
+    def _empty_topic(self) -> None:
         """What came while it was paused is dropped: nobody has seen it."""
         if self.topic.paused is not None:
             before = self.limits()
@@ -456,9 +455,9 @@ class Channels(RuleBasedStateMachine):
         self._collect(name)
         self._write(name, restore.snapshot(self.channel(name), self.wall))
 
-    def replayed(self, name: str) -> Replayed:
+    def replayed(self, journal: list[Batch]) -> Replayed:
         """What the journal says, its cursors past what is known to be missing."""
-        state, cursors, marks = replayed(self.journals[name], self.starts_of())
+        state, cursors, marks = replayed(journal, self.starts_of())
         lanes_by_log = {lane.log: lane for lane in self.topic.lanes()}
         past = {log: lanes_by_log[log].past_holes(at) for log, at in cursors.items()}
         return state, past, marks
@@ -553,7 +552,7 @@ class Channels(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         if self.eager:
-            self.come_to_rest()
+            self.settle()
         self._agree()
         self._the_journals_know()
 
@@ -583,30 +582,38 @@ class Channels(RuleBasedStateMachine):
                     )
                 lowest = [key[1] for key in seen if key[0] == log]
                 assert progress.floor == min([progress.cursor, *lowest])
+            foreign = {(where.lane.log, seq) for where, seq in channel.foreign.values()}
+            assert foreign <= seen.keys()
             assert seen == {key: now for key, now in state.items() if not isinstance(now, Fresh)}
 
     def _the_journals_know(self) -> None:
         for name in NAMES:
             self._collect(name)
-            state, cursors, marks = self.replayed(name)
-            assert marks == self.marks[name]
-            for progress in self.topic.channels[name].progress:
-                lane = progress.lane
-                assert lane.past_holes(progress.cursor) >= cursors[lane.log]
-            for key, now in self.models[name].state.items():
-                if isinstance(now, Held):
-                    assert state.pop(key) == Again(now.attempts)
-                elif isinstance(now, Fresh):
-                    assert key[1] >= cursors[key[0]]
-                elif isinstance(now, Again):
-                    # woken, or asleep until a time that has passed
-                    entry = state.pop(key)
-                    assert entry.attempts == now.attempts
-                    assert isinstance(entry, Again) or entry.wake <= self.wall + 40 * SECOND
-                else:
-                    assert state.pop(key) == now
-            known = {*self.where.values()}
-            assert not [key for key in state if key in known], "it would come back"
+            self._knows(name, self.journals[name])
+            self._knows(name, [restore.snapshot(self.channel(name), self.wall)])
+
+    def _knows(self, name: str, journal: list[Batch]) -> None:
+        """A channel restored from this journal would be where this one is."""
+        state, cursors, marks = self.replayed(journal)
+        assert marks == self.marks[name]
+        for progress in self.channel(name).progress:
+            lane = progress.lane
+            assert lane.past_holes(progress.cursor) >= cursors[lane.log]
+        for key, now in self.models[name].state.items():
+            if isinstance(now, Held):
+                assert state.pop(key) == Again(now.attempts)
+            elif isinstance(now, Fresh):
+                assert key[1] >= cursors[key[0]]
+            elif isinstance(now, Again):
+                # or asleep until a time that has come once
+                entry = state.pop(key)
+                assert entry.attempts == now.attempts
+                assert isinstance(entry, Again) or entry.wake <= self.latest
+            else:
+                assert state.pop(key) == now
+        done = self.where.values() - self.models[name].state.keys()
+        back = [key for key in done if key in state or key[1] >= cursors[key[0]]]
+        assert not back, "they would come back"
 
 
 Channels.TestCase.settings = budget(200, 40)

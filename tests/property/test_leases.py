@@ -55,6 +55,14 @@ class LeaseTables(RuleBasedStateMachine):
             assert lease is self.held.pop(seq)[1]
             self.table.take(lease, seq)
 
+    @rule(seq=SEQS)
+    def cut_out(self, seq: int) -> None:
+        if seq in self.held:
+            owner, lease = self.held.pop(seq)
+            pieces = self.table.cut_out(lease, seq) or [lease]
+            for piece in pieces:
+                self.held |= {one: (owner, piece) for one in piece.seqs() if one in self.held}
+
     @rule(low=SEQS, size=st.integers(1, 10), who=HOLDERS)
     def take_range(self, low: int, size: int, who: int) -> None:
         owner = self.owners[who]

@@ -48,6 +48,19 @@ def test_deadlines_and_sleepers_of_one_channel_do_not_multiply_its_alarms() -> N
     assert channel.timeout_count and calls <= 200
 
 
+def test_a_touched_message_is_not_timed_out_at_its_first_deadline() -> None:
+    consumer = Consumer(timeout_ns=10 * SECOND)
+    broker, topic, channel = broker_with(consumer)
+    topic.publish([b"x"], 1, 0)
+    commit(topic.partitions[0].ready[0])
+    channel.pump(0, 0)
+    assert channel.touch(consumer.subscriber, consumer.ids[0], 6 * SECOND) is None
+    ring(broker, 15 * SECOND)
+    assert channel.in_flight_count() == 1
+    ring(broker, 16 * SECOND)
+    assert channel.in_flight_count() == 0 and channel.timeout_count == 1
+
+
 def test_messages_delayed_ever_shorter_do_not_multiply_the_alarms() -> None:
     consumer = Consumer()
     broker, topic, _ = broker_with(consumer)
