@@ -13,8 +13,24 @@ import gevent
 import gnsq
 from gevent.fileobject import FileObjectThread
 from gevent.lock import RLock
+from gnsq.stream.defalte import DefalteSocket
 
 OUT = RLock()
+
+_close = DefalteSocket.close
+
+
+def _close_whatever_is_left(self: Any) -> None:
+    """gnsq 1.0.2 writes the end of its deflate stream into a socket that the broker may have left
+    already, and dies of what comes back (`BrokenPipeError` in the greenlet that would reconnect),
+    whatever the broker."""
+    try:
+        _close(self)
+    except OSError:
+        self._socket.close()
+
+
+DefalteSocket.close = _close_whatever_is_left
 
 
 def say(event: str, **more: Any) -> None:
