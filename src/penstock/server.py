@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from penstock.broker.broker import BrokerOptions, TopicPolicy
 from penstock.clock import Clock, SystemClock
-from penstock.config import Settings
+from penstock.config import Address, Settings
 from penstock.doors.nsq.door import NsqDoor
 from penstock.limits import HOUR_MS
 from penstock.runtime.host import Host, HostOptions
@@ -56,7 +56,7 @@ class Server:
             raise
 
     @property
-    def tcp_addresses(self) -> list[tuple[str, int]]:
+    def tcp_addresses(self) -> list[Address]:
         assert self.nsq is not None
         return self.nsq.addresses
 

@@ -25,7 +25,21 @@ from penstock.cli.goflags import parse
 from penstock.cli.logs import log_as_nsqd
 from penstock.cli.process import run_broker
 from penstock.config import SETTINGS, Address, LogLevel, Setting, Settings, load
-from penstock.config.kinds import DURATION, DURATION_OR_NONE, FLAG
+from penstock.config.kinds import (
+    ADDRESS,
+    ADDRESS_OR_NONE,
+    ADDRESSES,
+    DURATION,
+    DURATION_OR_NONE,
+    FLAG,
+    PATH,
+    PATH_OR_NONE,
+    TEXT,
+    TEXTS,
+    TLS_REQUIRED,
+    Kind,
+    count,
+)
 from penstock.config.sources import read_file, read_value
 from penstock.errors import ConfigError, PenstockError
 
@@ -38,12 +52,12 @@ log = logging.getLogger(__name__)
 
 
 class Flag(NamedTuple):
-    """One flag of nsqd: the setting behind it, or why there is none."""
+    """One flag of nsqd: the setting behind it, or why there is none and what it takes."""
 
     usage: str
     setting: str = ""
     without: str = ""
-    boolean: bool = False
+    kind: Kind[object] = TEXT
     file_key: str = ""
 
 
@@ -65,14 +79,14 @@ FLAGS: Mapping[str, Flag] = {
     "broadcast-tcp-port": Flag("TCP port that lookupd is told", "broadcast_tcp_port"),
     "config": Flag("path to a TOML file in nsqd's format"),
     "data-path": Flag("directory of the data (default: the current one)", "data_path"),
-    "deflate": Flag("let clients negotiate deflate", "deflate", boolean=True),
+    "deflate": Flag("let clients negotiate deflate", "deflate"),
     "e2e-processing-latency-percentile": Flag(
         "latency percentiles to track",
         without=_NOT_MEASURED,
         file_key="e2e_processing_latency_percentiles",
     ),
     "e2e-processing-latency-window-time": Flag(
-        "window of those percentiles", without=_NOT_MEASURED
+        "window of those percentiles", without=_NOT_MEASURED, kind=DURATION
     ),
     "enable-experiment": Flag("name of an experiment", without=_NO_TOPOLOGY),
     "http-address": Flag("<addr>:<port> for HTTP clients", "http_address"),
@@ -109,18 +123,19 @@ FLAGS: Mapping[str, Flag] = {
     "node-id": Flag(
         "unique part of message ids, 0 to 1023",
         without="Penstock's message ids are unique without it",
+        kind=count(0, limits.NODE_ID_END - 1),
         file_key="id",
     ),
     "output-buffer-timeout": Flag("default output buffer timeout", "output_buffer_timeout"),
-    "queue-scan-selection-count": Flag("channels per scan", without=_NOT_SCANNED),
-    "queue-scan-worker-pool-max": Flag("scanning workers", without=_NOT_SCANNED),
-    "snappy": Flag("let clients negotiate snappy", "snappy", boolean=True),
+    "queue-scan-selection-count": Flag("channels per scan", without=_NOT_SCANNED, kind=count(0)),
+    "queue-scan-worker-pool-max": Flag("scanning workers", without=_NOT_SCANNED, kind=count(0)),
+    "snappy": Flag("let clients negotiate snappy", "snappy"),
     "statsd-address": Flag("<addr>:<port> of statsd", without=_NOT_STATSD),
-    "statsd-exclude-ephemeral": Flag("leave ephemerals out", without=_NOT_STATSD, boolean=True),
-    "statsd-interval": Flag("time between pushes", without=_NOT_STATSD),
-    "statsd-mem-stats": Flag("push memory statistics", without=_NOT_STATSD, boolean=True),
+    "statsd-exclude-ephemeral": Flag("leave ephemerals out", without=_NOT_STATSD, kind=FLAG),
+    "statsd-interval": Flag("time between pushes", without=_NOT_STATSD, kind=DURATION),
+    "statsd-mem-stats": Flag("push memory statistics", without=_NOT_STATSD, kind=FLAG),
     "statsd-prefix": Flag("prefix of keys", without=_NOT_STATSD),
-    "statsd-udp-packet-size": Flag("size of packets", without=_NOT_STATSD),
+    "statsd-udp-packet-size": Flag("size of packets", without=_NOT_STATSD, kind=count(0)),
     "sync-every": Flag("messages per sync at durability written", "sync_messages_max"),
     "sync-timeout": Flag("time per sync at durability written", "sync_interval"),
     "tcp-address": Flag("<addr>:<port> for NSQ clients", "tcp_address"),
@@ -128,20 +143,20 @@ FLAGS: Mapping[str, Flag] = {
     "tls-client-auth-policy": Flag("require or require-verify", "tls_client_auth_policy"),
     "tls-key": Flag("path to its key", "tls_key"),
     "tls-min-version": Flag("tls1.0, tls1.1, tls1.2 or tls1.3", "tls_min_version"),
-    "tls-required": Flag("true, false or tcp-https", "tls_required", boolean=True),
+    "tls-required": Flag("true, false or tcp-https", "tls_required"),
     "tls-root-ca-file": Flag("path to the authorities of clients", "tls_root_ca_file"),
     "topology-region": Flag("region of this broker", without=_NO_TOPOLOGY),
     "topology-zone": Flag("zone of this broker", without=_NO_TOPOLOGY),
-    "verbose": Flag("(deprecated) use --log-level", without=_DEPRECATED, boolean=True),
-    "version": Flag("print the version", boolean=True),
-    "worker-id": Flag("(deprecated) use --node-id", without=_DEPRECATED, boolean=True),
+    "verbose": Flag("(deprecated) use --log-level", without=_DEPRECATED, kind=FLAG),
+    "version": Flag("print the version", kind=FLAG),
+    "worker-id": Flag("(deprecated) use --node-id", without=_DEPRECATED, kind=FLAG),
 }
 
 # What nsqd does where nothing is said. Its limits stay; what an OK promises is Penstock's.
 NSQD_DEFAULTS = Settings(
-    tcp_address=Address("0.0.0.0", 4150),  # noqa: S104  nsqd's default, for its users
-    http_address=Address("0.0.0.0", 4151),  # noqa: S104  the same
-    https_address=Address("0.0.0.0", 4152),  # noqa: S104  the same
+    tcp_address=Address("", 4150),
+    http_address=Address("", 4151),
+    https_address=Address("", 4152),
     data_path=Path(),
     segment_bytes_max=limits.NSQD_SEGMENT_BYTES_DEFAULT,
     max_req_timeout_ms=limits.REQ_TIMEOUT_MAX_MS,
@@ -149,6 +164,14 @@ NSQD_DEFAULTS = Settings(
 
 _OWN = {setting.flag.removeprefix("--"): setting for setting in SETTINGS.values()}
 _DURATIONS = (DURATION, DURATION_OR_NONE)
+_ADDRESSES = (ADDRESS, ADDRESS_OR_NONE)
+
+# What nsqd reads as texts; anything else that does not fit is a mistake in the command line.
+_TEXTS = (*_ADDRESSES, ADDRESSES, PATH, PATH_OR_NONE, TEXT, TEXTS)
+_TEXTS_BY_NAME = ("auth_http_request_method", "tls_client_auth_policy")
+
+# What nsqd keeps in its data path.
+_NSQDS_FILES = ("nsqd.dat", "*.diskqueue.*.dat")
 
 
 class Asked(NamedTuple):
@@ -156,6 +179,7 @@ class Asked(NamedTuple):
 
     settings: Settings
     log_prefix: str
+    node_id: int
     notes: list[str]
 
 
@@ -165,10 +189,11 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.OK
     try:
         values, rest = parse(argv, _is_boolean)
+        _check(values)
     except ConfigError as error:
         print(f"{error}\n{usage()}", file=sys.stderr)
         return ExitCode.USAGE
-    if values.get("version", ["false"])[-1] == "true":
+    if FLAG.parse(values.get("version", ["false"])[-1]):
         print(version())
         return ExitCode.OK
     prefix = values.get("log-prefix", ["[nsqd] "])[-1]
@@ -187,14 +212,31 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(asked: Asked) -> None:
     def on_listening(server: Server) -> None:
-        for host, port in server.tcp_addresses:
-            log.info("TCP: listening on %s", Address(host, port))
+        for address in server.tcp_addresses:
+            log.info("TCP: listening on %s", address)
 
+        if settings.http_address is not None:
+            log.info("HTTP: this version has no HTTP API, so not on %s", settings.http_address)
+        for address in settings.lookupd_tcp_addresses:
+            log.warning("LOOKUP: this version registers with no nsqlookupd, so not at %s", address)
+
+    settings = asked.settings
     log.info("%s", version())
-    log.info("ID: %d", node_id(socket.gethostname()))
+    log.info("ID: %d", asked.node_id)
     for note in asked.notes:
         log.info("%s", note)
-    run_broker(asked.settings, on_listening)
+    if nsqds := nsqds_data(settings.data_path):
+        log.warning(
+            "%s has data of nsqd (%s and %d more files): not read, not changed; docs/nsq.md says"
+            " how to have it delivered first",
+            *(settings.data_path.absolute(), nsqds[0], len(nsqds) - 1),
+        )
+    run_broker(settings, on_listening)
+
+
+def nsqds_data(folder: Path) -> list[str]:
+    """Names of files that nsqd left in a directory."""
+    return sorted(file.name for shape in _NSQDS_FILES for file in folder.glob(shape))
 
 
 def version() -> str:
@@ -223,7 +265,7 @@ def read(values: Mapping[str, list[str]], rest: Sequence[str]) -> Asked:
     """Settings and what to tell about the rest: flags over the file over nsqd's defaults."""
     notes = [f"{rest[0]!r} is no flag; it and what follows was not read: {rest}"] if rest else []
     given: dict[str, object] = {}
-    prefix = "[nsqd] "
+    prefix, node = "[nsqd] ", node_id(socket.gethostname())
     sources = [_of_flags(values)]
     if file := values.get("config", [""])[-1]:
         sources.insert(0, _of_file(Path(file), notes))
@@ -233,13 +275,38 @@ def read(values: Mapping[str, list[str]], rest: Sequence[str]) -> Asked:
             prefix = str(value)
         elif flag is not None and flag.without:
             notes.append(f"{origin} has no effect: {flag.without}")
+            if name == "node-id":
+                node = _node(value, origin)
         elif (setting := _setting_of(name)) is not None:
             taken = _as_nsqd_means(setting, value)
             if taken is not None:
                 read_value(setting, taken, origin)
                 given[setting.key] = taken
     loaded = load(environment=os.environ, flags=given, base=NSQD_DEFAULTS)
-    return Asked(loaded.settings, prefix, notes)
+    return Asked(loaded.settings, prefix, node, notes)
+
+
+def _node(given: object, origin: str) -> int:
+    try:
+        return int(str(FLAGS["node-id"].kind.parse(given)))
+    except ValueError as error:
+        raise ConfigError(f"bad value for {origin}: {error}.") from error
+
+
+def _check(values: Mapping[str, list[str]]) -> None:
+    """A value that is no number, no duration and so on is a mistake in the command line to Go;
+    what is wrong with a text comes out later."""
+    for name, given in values.items():
+        setting = _setting_of(name)
+        if setting is not None and (setting.kind in _TEXTS or setting.key in _TEXTS_BY_NAME):
+            continue
+        kind = setting.kind if setting is not None else FLAGS[name].kind
+        for value in given:
+            try:
+                if (meant := _as_nsqd_means(setting, value)) is not None:
+                    kind.parse(meant)
+            except ValueError as error:
+                raise ConfigError(f'invalid value "{value}" for flag -{name}: {error}') from error
 
 
 def _of_flags(values: Mapping[str, list[str]]) -> Iterator[tuple[str, object, str]]:
@@ -254,17 +321,23 @@ def _of_file(file: Path, notes: list[str]) -> Iterator[tuple[str, object, str]]:
     names |= {setting.key: name for name, setting in _OWN.items() if name not in FLAGS}
     for key, value in read_file(file).items():
         name = names.get(key) or key.replace("_", "-")
-        if name in FLAGS or name in _OWN:
+        setting = _setting_of(name)
+        if setting is not None and setting.kind in _DURATIONS and str(value).isdecimal():
+            yield name, f"{value}ms", f"{key} in {file}"  # nsqd's files have bare milliseconds
+        elif name in FLAGS or name in _OWN:
             yield name, value, f"{key} in {file}"
         else:
             # nsqd passes over keys that it does not know, so its users' files may have some
             notes.append(f"{key} in {file} is not a setting of nsqd 1.3 and was not read")
 
 
-def _as_nsqd_means(setting: Setting, value: object) -> object:
+def _as_nsqd_means(setting: Setting | None, value: object) -> object:
     """A value as Penstock writes it; None where nsqd takes it for nothing said."""
-    if isinstance(value, int) and not isinstance(value, bool) and setting.kind in _DURATIONS:
-        return f"{value}ms"  # nsqd's files have bare numbers for milliseconds
+    if setting is None:
+        return value
+    if setting.kind in _ADDRESSES and isinstance(value, str):
+        # to Go that is every interface, of IPv6 too
+        return value.removeprefix("0.0.0.0")  # noqa: S104  only taken away
     if value == "ssl3.0":
         return "tls1.0"  # no TLS library speaks SSL 3 any more; the oldest there is
     return None if value == "" and setting.key in {"data_path", "tls_min_version"} else value
@@ -278,7 +351,8 @@ def _setting_of(name: str) -> Setting | None:
 
 
 def _is_boolean(name: str) -> bool | None:
-    flag = FLAGS.get(name)
-    if flag is not None:
-        return flag.boolean
-    return _OWN[name].kind is FLAG if name in _OWN else None
+    """Whether it takes a value only behind `=`; None if there is no such flag."""
+    setting = _setting_of(name)
+    if setting is None and name not in FLAGS:
+        return None
+    return (setting.kind if setting is not None else FLAGS[name].kind) in (FLAG, TLS_REQUIRED)

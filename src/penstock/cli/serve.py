@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     log_for_people(settings.log_level)
 
     def on_listening(server: Server) -> None:
-        for host, port in server.tcp_addresses:
-            log.info("TCP: listening on %s", Address(host, port))
+        for address in server.tcp_addresses:
+            log.info("TCP: listening on %s", address)
         print(welcome(settings, server.tcp_addresses), flush=True)
 
     run_broker(settings, on_listening)
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def welcome(settings: Settings, addresses: list[tuple[str, int]]) -> str:
+def welcome(settings: Settings, addresses: list[Address]) -> str:
     """Where it listens, where the data is, and two commands to try."""
-    shown = [str(Address(host, port)) for host, port in addresses]
+    shown = map(str, addresses)
     host, port = addresses[0]
     # a wildcard is an address to listen on, not one to connect to
     own = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  only compared with

@@ -86,12 +86,19 @@ class EventLoop(StrEnum):
 
 
 class Address(NamedTuple):
-    """Where to listen or connect. An empty host is every interface, port 0 any free port."""
+    """Where to listen or connect. An empty host is every interface, port 0 any free port; a host
+    with a slash in it is a path, which has no port."""
 
     host: str
     port: int
 
+    @property
+    def is_path(self) -> bool:
+        return "/" in self.host
+
     def __str__(self) -> str:
+        if self.is_path:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -147,6 +154,14 @@ def _parse_address(given: object) -> Address:
     if not separator or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
         raise ValueError(f"'{text}' is not an address (write 127.0.0.1:4150 or [::1]:4150)")
     return Address(host, int(port))
+
+
+def _parse_listening(given: object) -> Address:
+    text = _parse_text(given).strip()
+    # as in nsqd, what is no host:port is a path; to be one here it needs a slash
+    if "/" in text:
+        return Address(text, 0)
+    return _parse_address(text)
 
 
 def _items(given: object) -> list[object]:
@@ -219,7 +234,7 @@ FLAG = Kind("true or false", _parse_flag, _show_flag)
 DURATION = Kind(DURATION_HINT, _parse_duration, show_duration)
 DURATION_OR_NONE = or_none(DURATION, "none")
 SIZE = Kind(SIZE_HINT, _parse_size, show_size)
-ADDRESS = Kind("write host:port", _parse_address, str)
+ADDRESS = Kind("write host:port, or a path for a socket there", _parse_listening, str)
 ADDRESS_OR_NONE = or_none(ADDRESS, "")
 ADDRESSES: Kind[tuple[Address, ...]] = Kind(
     "write host:port,host:port",

@@ -87,7 +87,10 @@ async def connect(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(options.connect_timeout):
-            await loop.create_connection(lambda: connection, address.host, address.port)
+            if address.is_path:
+                await loop.create_unix_connection(lambda: connection, address.host)
+            else:
+                await loop.create_connection(lambda: connection, address.host, address.port)
             await connection.greet(identity or {}, greeting)
     except TimeoutError as error:
         connection.abort("no answer in time")

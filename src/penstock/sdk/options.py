@@ -30,17 +30,25 @@ OnLost = Literal["resend", "fail"]
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """Where a broker listens; a host with a slash in it is a path, which has no port."""
 
     host: str
     port: int
 
+    @property
+    def is_path(self) -> bool:
+        return "/" in self.host
+
     def __str__(self) -> str:
+        if self.is_path:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_address(text: str) -> Address:
-    """``host``, ``host:port`` or ``[v6]:port``."""
+    """``host``, ``host:port``, ``[v6]:port`` or the path of a socket."""
+    if "/" in text:
+        return Address(text, 0)
     host, port = text, str(PORT)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")

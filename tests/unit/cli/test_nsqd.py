@@ -1,6 +1,7 @@
 """nsqd's command line and file: what becomes of each flag, and what is told."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,17 @@ import pytest
 from penstock import __version__
 from penstock.cli import ExitCode, main
 from penstock.cli.goflags import parse
-from penstock.cli.nsqd import FLAGS, NSQD_DEFAULTS, Asked, Flag, _is_boolean, node_id, read, version
+from penstock.cli.nsqd import (
+    FLAGS,
+    NSQD_DEFAULTS,
+    Asked,
+    Flag,
+    _is_boolean,
+    node_id,
+    nsqds_data,
+    read,
+    version,
+)
 from penstock.config import SETTINGS, Address, Durability, LogLevel, TlsRequired, TlsVersion
 
 # nsqd 1.3.0's flags as its --help lists them, and the three of its topology experiment.
@@ -45,13 +56,14 @@ def test_a_flag_has_a_setting_or_a_reason_or_is_handled_here(name: str, flag: Fl
 
 
 def test_nothing_given_is_nsqds_defaults() -> None:
-    assert asked() == Asked(NSQD_DEFAULTS, "[nsqd] ", [])
-    assert NSQD_DEFAULTS.tcp_address == Address("0.0.0.0", 4150)
+    node = node_id(socket.gethostname())
+    assert asked() == Asked(NSQD_DEFAULTS, "[nsqd] ", node, [])
+    assert NSQD_DEFAULTS.tcp_address == Address("", 4150)
     assert NSQD_DEFAULTS.max_req_timeout_ms == 3_600_000
 
 
 def test_flags_become_settings() -> None:
-    settings, prefix, notes = asked(
+    settings, prefix, _, notes = asked(
         "-tcp-address=127.0.0.1:0",
         "--data-path",
         "/x",
@@ -69,8 +81,12 @@ def test_flags_become_settings() -> None:
         "--log-level=DEBUG",
         "--log-prefix=[x] ",
         "--tls-min-version=ssl3.0",
+        "--http-address=0.0.0.0:80",
+        "--https-address=/run/https.sock",
     )
     assert settings.tcp_address == Address("127.0.0.1", 0)
+    assert settings.http_address == Address("", 80)
+    assert settings.https_address == Address("/run/https.sock", 0)
     assert settings.data_path == Path("/x")
     assert settings.msg_timeout_ms == 90_000
     assert settings.max_msg_size == 2048
@@ -96,7 +112,8 @@ def test_penstocks_own_settings_are_flags_too() -> None:
 
 
 def test_what_has_no_counterpart_is_said_once_each() -> None:
-    _, _, notes = asked("--statsd-address=x:1", "--worker-id", "--node-id=5")
+    _, _, node, notes = asked("--statsd-address=x:1", "--worker-id", "--node-id=5")
+    assert node == 5
     assert notes == [
         "flag --statsd-address has no effect: Penstock sends nothing to statsd",
         "flag --worker-id has no effect: nsqd ignores it too",
@@ -105,7 +122,7 @@ def test_what_has_no_counterpart_is_said_once_each() -> None:
 
 
 def test_what_go_does_not_read_is_said() -> None:
-    _, _, notes = asked("--deflate", "false", "--data-path=/x")
+    _, _, _, notes = asked("--deflate", "false", "--data-path=/x")
     assert notes == [
         "'false' is no flag; it and what follows was not read: ['false', '--data-path=/x']"
     ]
@@ -115,14 +132,16 @@ def test_nsqds_file_with_flags_over_it(tmp_path: Path) -> None:
     file = tmp_path / "nsqd.cfg"
     file.write_text(
         'tcp_address = "127.0.0.1:1"\nhttp_address = "127.0.0.1:2"\nmsg_timeout = "30s"\n'
-        "max_msg_timeout = 1000\nid = 7\nnsqlookupd_tcp_addresses = ['a:1', 'b:2']\n"
+        "max_msg_timeout = 1000\noutput_buffer_timeout = '300'\nid = 7\n"
+        "nsqlookupd_tcp_addresses = ['a:1', 'b:2']\n"
         "tls_required = false\nsnappy = false\nlog_prefix = '[f] '\nstatsd_interval = '1s'\n"
         "some_thing = 1\nretain_hours = 3\ndata_path = ''\n"
     )
-    settings, prefix, notes = asked(f"--config={file}", "--tcp-address=127.0.0.1:9")
+    settings, prefix, node, notes = asked(f"--config={file}", "--tcp-address=127.0.0.1:9")
     assert settings.tcp_address == Address("127.0.0.1", 9)
     assert settings.http_address == Address("127.0.0.1", 2)
     assert (settings.msg_timeout_ms, settings.max_msg_timeout_ms) == (30_000, 1_000)
+    assert (settings.output_buffer_timeout_ms, node) == (300, 7)
     assert settings.lookupd_tcp_addresses == (Address("a", 1), Address("b", 2))
     assert settings.tls_required is TlsRequired.NO
     assert (settings.snappy, settings.retain_hours, prefix) == (False, 3, "[f] ")
@@ -160,10 +179,54 @@ def test_an_unknown_flag_is_gos_sentence_and_exit_code_2(
     assert capsys.readouterr().err.startswith("flag provided but not defined: -fooo\nUsage of ")
 
 
+@pytest.mark.parametrize("argument", ["--version=1", "-version=T", "--version=true"])
+def test_gos_words_for_true(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nsqd", argument]) == ExitCode.OK
+    assert capsys.readouterr().out == version() + "\n"
+
+
+MISTYPED = (
+    "--msg-timeout=60",
+    "--msg-timeout=",
+    "--max-rdy-count=x",
+    "--max-msg-size=1.5",
+    "--deflate=maybe",
+    "--tls-required=tcp",
+    "--tls-min-version=tls9",
+    "--log-level=loud",
+    "--node-id=1024",
+    "--statsd-interval=60",
+    "--worker-id=5",
+    "--durability=fsync",
+)
+
+
+@pytest.mark.parametrize("argument", MISTYPED)
+def test_a_value_that_is_none_is_gos_sentence_and_exit_code_2(
+    argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, _, value = argument.partition("=")
+    assert main(["nsqd", argument]) == ExitCode.USAGE
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith(f'invalid value "{value}" for flag {name[1:]}: ')
+    assert second.startswith("Usage of ")
+
+
+def test_files_of_nsqd_are_told_from_others(tmp_path: Path) -> None:
+    for name in ("nsqd.dat", "t.diskqueue.000001.dat", "t:c.diskqueue.meta.dat", "x.dat", "log"):
+        (tmp_path / name).touch()
+    assert nsqds_data(tmp_path) == [
+        "nsqd.dat",
+        "t.diskqueue.000001.dat",
+        "t:c.diskqueue.meta.dat",
+    ]
+    assert nsqds_data(tmp_path / "nowhere") == []
+
+
 UNFIT = {
-    "--msg-timeout=60": (
-        "bad value for msg_timeout in flag --msg-timeout: '60' is not a duration"
-        " (write 250ms, 60s or 1m30s)."
+    "--tcp-address=4150": (
+        "bad value for tcp_address in flag --tcp-address: '4150' is not an address"
+        " (write 127.0.0.1:4150 or [::1]:4150)."
     ),
     "--tls-required": "TLS is required of clients, but tls_cert and tls_key are not set.",
     "--config=/nowhere/x": (

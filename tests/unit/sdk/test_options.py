@@ -39,6 +39,7 @@ def test_keywords_are_the_options(keywords: type, options: type) -> None:
         ("[::1]:4150", Address("::1", 4150)),
         ("[::1]", Address("::1", 4150)),
         ("::1", Address("::1", 4150)),
+        ("/run/penstock.sock", Address("/run/penstock.sock", 0)),
     ],
 )
 def test_addresses(text: str, address: Address) -> None:

@@ -13,22 +13,21 @@ from heapq import heappop, heappush
 
 from penstock.broker.channel import Channel
 from penstock.clock import Clock
-from penstock.config import Settings, TlsRequired
+from penstock.config import Address, Settings, TlsRequired
 from penstock.doors.nsq.auth import Authorizer
 from penstock.doors.nsq.connection import Connection
 from penstock.doors.nsq.identify import IdentifyLimits, negotiate
 from penstock.doors.nsq.tlscontext import tls_context
 from penstock.doors.nsq.wire import Wire
-from penstock.errors import OperatingError
 from penstock.limits import DELAY_MAX_MS, HEARTBEATS_MISSED_MAX
 from penstock.protocol.nsq import Limits
 from penstock.runtime.host import Host
+from penstock.runtime.listening import Listener, listen
 from penstock.runtime.pool import DiskPool
 
 log = logging.getLogger("penstock.nsq")
 
 TICK_S = 0.1
-BACKLOG = 1024
 
 
 class NsqDoor:
@@ -59,26 +58,19 @@ class NsqDoor:
         self.handshakes: dict[Wire, int] = {}
         self.due: list[tuple[int, int, Connection]] = []
         self.due_count = 0
-        self.server: asyncio.Server | None = None
+        self.listener: Listener | None = None
         self.ticker: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        address = self.settings.tcp_address
-        try:
-            self.server = await self.host.loop.create_server(
-                lambda: Connection(self), address.host or None, address.port, backlog=BACKLOG
-            )
-        except OSError as error:
-            raise OperatingError(
-                f"cannot listen on {address}: {error.strerror}; nothing was started, and what is "
-                "stored was not touched. Stop what listens there, or choose another tcp_address."
-            ) from error
+        self.listener = await listen(
+            self.host.loop, lambda: Connection(self), self.settings.tcp_address, "tcp_address"
+        )
         self._tick()
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        assert self.server is not None
-        return [one.getsockname()[:2] for one in self.server.sockets]
+    def addresses(self) -> list[Address]:
+        assert self.listener is not None
+        return self.listener.addresses
 
     async def stop(self) -> None:
         """Take no more clients and commands, answer what is on its way, and let go of all.
@@ -87,8 +79,8 @@ class NsqDoor:
         """
         if self.ticker is not None:
             self.ticker.cancel()
-        if self.server is not None:
-            self.server.close()
+        if self.listener is not None:
+            self.listener.close()
         for connection in [*self.connections]:
             connection.close_in_order()
         until = self.host.loop.time() + self.settings.shutdown_timeout_ms / 1000

@@ -16,6 +16,7 @@ from penstock.broker.lanes import Turn
 from penstock.doors.nsq.layers import Layer, LayerError, TlsLayer
 from penstock.errors import PeerError, PenstockError
 from penstock.protocol.nsq import error_frame
+from penstock.runtime.listening import peer_of
 
 if TYPE_CHECKING:
     from penstock.doors.nsq.door import NsqDoor
@@ -68,8 +69,7 @@ class Wire(asyncio.Protocol):
         # uvloop's transports are not asyncio's by class
         self.transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.peer = peer_of(transport)
 
     def data_received(self, data: bytes) -> None:
         if self.over:
