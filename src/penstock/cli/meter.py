@@ -17,8 +17,11 @@ QUIET_SECONDS = 1.0
 class Meter:
     """`with Meter("publishing", total) as meter: meter.add(1)`; a total of None is unknown."""
 
-    def __init__(self, what: str, total: int | None, *, shown: bool = True) -> None:
+    def __init__(
+        self, what: str, total: int | None, *, in_bytes: bool = False, shown: bool = True
+    ) -> None:
         self._what = what
+        self._in_bytes = in_bytes
         self._total = total
         self._shown = shown and sys.stderr.isatty()
         self._done = 0
@@ -41,6 +44,7 @@ class Meter:
         from rich.console import Console  # noqa: PLC0415  60 ms that short work need not pay
         from rich.progress import (  # noqa: PLC0415  the same
             BarColumn,
+            DownloadColumn,
             MofNCompleteColumn,
             Progress,
             TextColumn,
@@ -51,7 +55,7 @@ class Meter:
         columns = (
             TextColumn(self._what),
             BarColumn(),
-            MofNCompleteColumn(),
+            DownloadColumn() if self._in_bytes else MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )

@@ -6,13 +6,13 @@ which goes when it ends.
 """
 
 import argparse
-import base64
 import json
 import os
 import sys
 
 from penstock.cli import ExitCode
 from penstock.cli.connecting import add_connecting_arguments, client_of
+from penstock.cli.wording import body_fields
 from penstock.errors import ConfigError
 from penstock.sdk.sync import SyncMessage
 
@@ -83,9 +83,6 @@ def as_json(message: SyncMessage) -> bytes:
         "id": message.id,
         "timestamp_ns": message.timestamp_ns,
         "attempts": message.attempts,
+        **body_fields(message.body),
     }
-    try:
-        shown["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        shown["body_base64"] = base64.b64encode(message.body).decode()
     return json.dumps(shown, ensure_ascii=False).encode() + b"\n"

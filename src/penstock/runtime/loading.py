@@ -15,6 +15,7 @@ from penstock.broker.lanes import Lane
 from penstock.broker.partition import Partition
 from penstock.broker.restore import replay, resume
 from penstock.broker.topic import Topic
+from penstock.errors import OperatingError
 from penstock.protocol.journal import MOVED, Record
 from penstock.runtime.journals import Keeper, journal_name
 from penstock.storage.port import Engine, Journal, Log
@@ -33,16 +34,26 @@ class Loaded:
 
 
 def load(topic: Topic, engine: Engine, reserved: Mapping[int, int]) -> Loaded:
-    """The disk's part. ``reserved`` are the ends of seq reservations by log."""
+    """The disk's part. ``reserved`` are the ends of seq reservations by log. What fails leaves
+    nothing open, so that the topic can be asked for again."""
     loaded = Loaded(topic)
+    try:
+        _load_all(loaded, engine, reserved)
+    except BaseException:
+        _close(loaded)
+        raise
+    return loaded
+
+
+def _load_all(loaded: Loaded, engine: Engine, reserved: Mapping[int, int]) -> None:
+    topic = loaded.topic
     for lane in topic.lanes():
-        opened = engine.log(topic.name, lane.partition, lane.lane)
+        opened = loaded.logs[lane] = engine.log(topic.name, lane.partition, lane.lane)
         bounds = opened.bounds()
         synced_end = bounds.synced_end
         if bounds.end > synced_end:
             synced_end = opened.sync()  # what a killed broker wrote is about to be handed out
         loaded.cut_bytes += bounds.cut_bytes
-        loaded.logs[lane] = opened
         lane.restore(
             bounds.start,
             bounds.end,
@@ -56,21 +67,28 @@ def load(topic: Topic, engine: Engine, reserved: Mapping[int, int]) -> Loaded:
             lane.note_hole(low, high)
     for name in topic.started:
         channel = topic.open_channel(name)
-        journal = engine.journal(topic.name, name)
+        journal = loaded.journals[channel] = engine.journal(topic.name, name)
         replay(channel, journal.recover())
-        loaded.journals[channel] = journal
         for progress in channel.progress:
             progress.lane.skip_to(progress.cursor)
     for partition in topic.partitions:
         if partition.delay is not None:
             _load_delay(partition, loaded, engine)
-    return loaded
+
+
+def _close(loaded: Loaded) -> None:
+    everything: list[Journal | Log] = [*loaded.journals.values(), *loaded.logs.values()]
+    for opened in everything:
+        try:
+            opened.close()
+        except OperatingError:
+            pass  # it says so itself; what kept the topic from being opened is told instead
 
 
 def _load_delay(partition: Partition, loaded: Loaded, engine: Engine) -> None:
     journal = engine.journal(partition.topic, journal_name(partition))
-    partition.restore_marks([*journal.recover()])
     loaded.journals[partition] = journal
+    partition.restore_marks([*journal.recover()])
     watermarks = [
         _watermark(partition, lane, loaded.logs[lane]) for lane in partition.ready.values()
     ]

@@ -22,7 +22,7 @@ GONE = "gone"
 NEW = ".new"
 
 _SEGMENT = re.compile(r"(ready_(-?\d+)|delay)_(\d{20})(?:\.g(\d+))?\.seg")
-_LANE = re.compile(r"(?:ready_(-?\d+)|delay)(?:_\d{20}(?:\.g\d+)?\.seg|\.manifest)")
+_LANE = re.compile(r"(?:ready_(-?\d+)|delay)(?:_\d{20}(?:\.g\d+)?\.seg|\.manifest|\.synced)")
 _JOURNAL = re.compile(r"journal_(\d+)")
 
 
@@ -66,7 +66,7 @@ def parse_segment(name: str) -> tuple[int, int, int] | None:
 
 
 def parse_lane(name: str) -> int | None:
-    """The lane that a segment or a manifest belongs to."""
+    """The lane that a segment, a manifest or a note of the synced end belongs to."""
     found = _LANE.fullmatch(name)
     return None if found is None else _lane(found[1])
 

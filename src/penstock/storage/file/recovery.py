@@ -92,7 +92,6 @@ def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> R
         for base, generation in tail_of(names, lane, end)
     ]
     keep = {segment.name for segment in segments + tail}
-    _remove_leftovers(disk, directory, lane, names, keep)
 
     covered = True
     torn: Segment | None = None
@@ -121,6 +120,7 @@ def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> R
     if synced_end > end:
         found = segments + tail[: tail.index(torn) + 1 if torn else None]
         raise _missing(directory, lane, found, end, synced_end)
+    _remove_leftovers(disk, directory, lane, names, keep)
     tail = _without_empty(files, tail)
     for segment in tail:
         _write_again(files, segment, note, synced_end)

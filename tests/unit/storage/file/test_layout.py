@@ -65,5 +65,5 @@ def test_names_are_as_documented() -> None:
 def test_what_is_no_name_of_ours_is_let_alone() -> None:
     for name in ("ready_0_7.seg", "ready_x_00000000000000000007.seg", "lost+found", "journal_x"):
         assert (parse_segment(name), parse_lane(name), parse_journal(name)) == (None, None, None)
-    assert parse_lane("ready_5.manifest") == 5
+    assert parse_lane("ready_5.manifest") == parse_lane("ready_5.synced") == 5
     assert parse_journal("journal_3") == 3
