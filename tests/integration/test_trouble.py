@@ -4,6 +4,7 @@ The loop and the disk threads are in the test's hands; failpoints make the troub
 """
 
 from collections.abc import Callable, Iterator
+from errno import EMFILE
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 
 from penstock import failpoint
 from penstock.broker.topic import Topic
+from penstock.errors import CorruptionError, PenstockError
+from penstock.storage.file.disk import RealDisk
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileOptions
-from tests.unit.broker.rig import Consumer
+from tests.unit.broker.rig import SECOND, Consumer
 from tests.unit.runtime.rig import Rig
 
 Start = Callable[..., Rig]
@@ -94,3 +97,63 @@ def test_a_journal_that_found_no_room_is_written_although_its_channel_is_quiet(
     assert not journals_fail(rig)
     assert consumer.bodies == [b"1"]
     assert len([*rig.host.journals.open[topic.channels["c"]].history()]) == 1
+
+
+def test_a_topic_that_cannot_be_opened_can_be_asked_for_again(start: Start, tmp_path: Path) -> None:
+    rig = start()
+    topic = rig.topic("t")
+    subscribe(rig, topic)
+    rig.settle()
+    for body in (b"1", b"2"):
+        rig.publish(topic, body)
+        rig.settle()
+        rig.loop.advance(1)
+        rig.settle()
+    rig.engine.close()
+    [journal] = tmp_path.glob("data/topics/t/channels/c/journal_*")
+    stored = journal.read_bytes()
+    journal.write_bytes(stored[:30] + bytes([stored[30] ^ 1]) + stored[31:])
+    rig = start()
+    answers: list[tuple[Topic | None, PenstockError | None]] = []
+    for asked in (1, 2):
+        rig.host.topic("t", lambda *answer: answers.append(answer))
+        rig.settle()
+        assert len(answers) == asked
+        assert isinstance(answers[-1][1], CorruptionError)
+    journal.write_bytes(stored)
+    assert opened(rig, "t").ready_lanes()[0].durable_end == 2
+
+
+class FlakyDisk(RealDisk):
+    """One that refuses to read for a while."""
+
+    failing = False
+
+    def pread(self, handle: int, length: int, offset: int) -> bytes:
+        if self.failing:
+            raise OSError(EMFILE, "no more files")
+        return super().pread(handle, length, offset)
+
+
+def test_a_read_that_fails_is_tried_again(tmp_path: Path) -> None:
+    disk = FlakyDisk()
+    rig = Rig(engine=FileEngine(str(tmp_path / "data"), FILES, disk=disk))
+    topic = rig.topic("t")
+    rig.publish(topic, b"1")
+    now_ns = rig.clock.now_ns()
+    rig.host.publish_delayed(topic, [b"2"], 1, now_ns + SECOND // 2, now_ns)
+    rig.settle()
+    for lane in topic.lanes():
+        rig.host.broker.cache.forget(lane.shelf)
+    disk.failing = True
+    consumer = subscribe(rig, topic)
+    for _ in range(3):
+        rig.settle()
+        rig.loop.advance(1)
+    rig.settle()
+    assert consumer.bodies == []
+    disk.failing = False
+    rig.loop.advance(1)
+    rig.settle()
+    assert sorted(consumer.bodies) == [b"1", b"2"]
+    rig.engine.close()

@@ -18,6 +18,7 @@ from penstock.errors import OperatingError
 from penstock.protocol.block import DELAY_LANE, Block
 from penstock.protocol.journal import MOVED, Batch, Record
 
+MOVE_BYTES_MAX = 4 << 20  # and the message that goes beyond: what one move holds in memory
 MOVE_RETRY_NS = 1_000_000_000  # after a move that the disk refused
 
 
@@ -111,40 +112,36 @@ class Partition:
         self.watch()
 
     def go_on(self) -> None:
-        """Collect the frames that move; those not in memory are asked for, and this is called
-        again."""
+        """Collect the frames that move, in their order; one that is not in memory is asked for, and
+        this is called again."""
         move = self.move
         lane = self.delay
         if move is None or lane is None or move.sent:
             return
-        missing = 0
-        for _, seq in self.schedule.moving:
-            if seq in move.frames or seq in move.gone:
-                continue
+        moving = self.schedule.moving
+        while move.taken < len(moving) and move.bytes < MOVE_BYTES_MAX:
+            seq = moving[move.taken][1]
             block = lane.find(seq)
-            if block is None:
-                if lane.past_holes(seq) != seq:
-                    move.gone.add(seq)  # written, never synced, and the power went
-                    continue
-                missing += 1
+            if block is not None:
+                move.add(moving[move.taken], block.frame_at(block.index_of(seq)))
+            elif lane.past_holes(seq) == seq:
                 self.host.delay_wants.append((self, lane, seq))
-                continue
-            move.frames[seq] = block.frame_at(block.index_of(seq))
-        if not missing:
-            move.send(self.ready[0], lane)
+                return
+            # else it was written, never synced, and the power went
+            move.taken += 1
+        move.send(self.ready[0], lane)
 
     def move_over(
-        self, error: OperatingError | None, records: Sequence[Record], now_ns: int
+        self, taken: int, error: OperatingError | None, records: Sequence[Record], now_ns: int
     ) -> None:
         """The moved blocks are durable, or were refused: then all is as before and tried again."""
-        moved = 0 if error is not None else len(self.schedule.moving)
-        self.schedule.end_move(moved)
+        self.schedule.end_move(taken if error is None else 0)
         self.move = None
         if error is not None:
             self.wake_at_ns = now_ns + MOVE_RETRY_NS
             self.host.wake(self.wake_at_ns, self)
             return
-        if not self.records:
+        if records and not self.records:
             self.host.dirty_delays.append(self)
         for record in records:
             self.records.append(record)
@@ -174,47 +171,62 @@ class Partition:
 class _Move:
     """One move under way: the frames collected so far, then the turn it waits for."""
 
-    __slots__ = ("began_ns", "frames", "gone", "partition", "records", "sent", "turn")
+    __slots__ = (
+        "began_ns",
+        "bytes",
+        "entries",
+        "frames",
+        "partition",
+        "records",
+        "sent",
+        "taken",
+        "turn",
+    )
 
     def __init__(self, partition: Partition, began_ns: int) -> None:
         self.partition = partition
         self.began_ns = began_ns
-        self.frames: dict[int, bytes] = {}
-        self.gone: set[int] = set()
+        self.taken = 0  # of the schedule's, in its order
+        self.entries: list[tuple[int, int]] = []
+        self.frames: list[bytes] = []
+        self.bytes = 0
         self.sent = False
         self.turn: Turn | None = None
         self.records: list[Record] = []
 
+    def add(self, entry: tuple[int, int], frame: bytes) -> None:
+        self.entries.append(entry)
+        self.frames.append(frame)
+        self.bytes += len(frame)
+
     def send(self, ready: Lane, delay: Lane) -> None:
         """Into the ready lane, in pieces of at most a block, each with its watermark."""
         self.sent = True
-        frames: list[bytes] = []
-        ids: list[int] = []
-        size = 0
-        moving = [entry for entry in self.partition.schedule.moving if entry[1] not in self.gone]
-        if not moving:
-            self.partition.move_over(None, (), self.began_ns)
-            return
+        first = size = 0
         try:
-            for index, (wake, seq) in enumerate(moving):
-                frame = self.frames[seq]
-                frames.append(frame)
-                ids.append(delay.id_of(seq))
-                size += len(frame)
-                if size >= BLOCK_BYTES_MAX or index == len(moving) - 1:
+            for index, (wake, seq) in enumerate(self.entries):
+                size += len(self.frames[index])
+                if size >= BLOCK_BYTES_MAX or index == len(self.entries) - 1:
+                    frames = self.frames[first : index + 1]
+                    ids = [delay.id_of(one) for _, one in self.entries[first : index + 1]]
                     moved = Moved(frames, ids, (wake, seq))
                     self.turn = ready.publish(frames, size, self.began_ns, moved=moved)
                     self.records = [
                         (MOVED, ready.log, seq, ready.durable_end, 0, self.began_ns, wake)
                     ]
-                    frames, ids, size = [], [], 0
+                    first, size = index + 1, 0
         except OperatingError as error:
-            self.partition.move_over(error, (), self.began_ns)
+            self._over(error)
             return
-        self.frames = {}
-        assert self.turn is not None
-        self.turn.waiters.append(self)
+        self.frames = []
+        if self.turn is None:
+            self._over(None)  # nothing of it is there any more
+        else:
+            self.turn.waiters.append(self)
 
     def turn_over(self) -> None:
         assert self.turn is not None
-        self.partition.move_over(self.turn.error, self.records, self.began_ns)
+        self._over(self.turn.error)
+
+    def _over(self, error: OperatingError | None) -> None:
+        self.partition.move_over(self.taken, error, self.records, self.began_ns)

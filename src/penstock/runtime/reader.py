@@ -25,7 +25,8 @@ from penstock.storage.port import Log
 log = logging.getLogger("penstock.reader")
 
 READ_BYTES_MAX = 1 << 20
-SINGLE_BYTES_MAX = 1  # one block: what a delayed message's move needs
+MOVE_BYTES_MAX = 64 << 10  # what sleeps equally long lies close together, else it is one block
+AGAIN_NS = 1_000_000_000  # after a read that the disk refused
 
 
 class Reader:
@@ -47,6 +48,7 @@ class Reader:
         self.writers = writers
         self.on_damage = on_damage
         self.under_way: dict[tuple[Lane, int], list[Channel | Partition]] = {}
+        self.failing: set[Lane] = set()
         self.read_count = 0
 
     def fetch(self) -> None:
@@ -59,7 +61,7 @@ class Reader:
         if broker.delay_wants:
             delay_wants, broker.delay_wants = broker.delay_wants, []
             for partition, lane, seq in delay_wants:
-                self._want(partition, lane, seq, SINGLE_BYTES_MAX)
+                self._want(partition, lane, seq, MOVE_BYTES_MAX)
 
     def _want(self, who: Channel | Partition, lane: Lane, seq: int, bytes_max: int) -> None:
         key = (lane, seq)
@@ -87,14 +89,21 @@ class Reader:
     ) -> None:
         lane, seq = key
         waiting = self.under_way.pop(key)
+        if lane not in self.writers:
+            return  # closed or deleted meanwhile
         if isinstance(failure, CorruptionError):
             self.on_damage(lane, failure)
             return
-        if failure is not None:
-            if isinstance(failure, OperatingError):
+        if isinstance(failure, OperatingError):
+            if lane not in self.failing:
                 log.error("%s/%s cannot be read: %s", lane.topic, lane.key, failure)
-                return
+                self.failing.add(lane)
+            self.broker.alarm(self.clock.monotonic_ns() + AGAIN_NS, _Again(waiting))
+            self.wake()
+            return
+        if failure is not None:
             raise failure
+        self.failing.discard(lane)
         first = blocks[0].base if blocks else end
         for block in reversed(blocks or ()):  # the cache keeps what came last: what is wanted
             self.broker.cache.add(lane.shelf, block)
@@ -107,6 +116,20 @@ class Reader:
             else:
                 who.pump(now_ns, monotonic_ns)
         self.wake()
+
+
+class _Again:
+    """Whoever waits for a read that failed asks anew."""
+
+    def __init__(self, waiting: list[Channel | Partition]) -> None:
+        self.waiting = waiting
+
+    def on_alarm(self, now_ns: int, monotonic_ns: int) -> None:
+        for who in self.waiting:
+            if isinstance(who, Partition):
+                who.go_on()
+            else:
+                who.mark_dirty()
 
 
 def _read(opened: Log, seq: int, bytes_max: int, end: int) -> list[Block]:
