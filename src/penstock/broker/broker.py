@@ -23,6 +23,7 @@ from penstock.broker.cache import BlockCache
 from penstock.broker.channel import Alarmed, Channel
 from penstock.broker.lanes import RESERVATION, Lane, LaneOwner
 from penstock.broker.partition import Partition
+from penstock.broker.schedule import Schedule
 from penstock.broker.topic import (
     Topic,
     TopicDocument,
@@ -200,6 +201,8 @@ class Broker:
         for lane in topic.lanes():
             lane.refusal = OperatingError(f"topic {name} was deleted")
             self.cache.forget(lane.shelf)
+        for partition in topic.partitions:
+            partition.schedule = Schedule()  # an alarm may hold on to the partition for long
         return topic
 
     # -- effects

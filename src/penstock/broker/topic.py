@@ -208,7 +208,7 @@ class Topic:
         mark."""
         channel = self.channels.pop(name)
         del self.started[name]
-        channel.gone = True
+        channel.drop()
         if not self.channels:
             self.unclaimed = {}
             for lane in self.ready_lanes():

@@ -12,6 +12,7 @@ from heapq import heappop
 from typing import Protocol
 
 from penstock.broker.broker import Broker
+from penstock.broker.channel import Alarmed
 from penstock.clock import Clock
 
 LOOK_AGAIN_NS = 1_000_000_000
@@ -67,11 +68,12 @@ class Timers:
         self.rings_at_ns = 0
         broker = self.broker
         now_ns, monotonic_ns = self.clock.now_ns(), self.clock.monotonic_ns()
+        # first all of them, each once: who has more to do than fits into a turn asks again at once
+        due: dict[Alarmed, None] = {}
         while broker.alarms and broker.alarms[0][0] <= monotonic_ns:
-            heappop(broker.alarms)[2].on_alarm(now_ns, monotonic_ns)
-        due = []
+            due[heappop(broker.alarms)[2]] = None
         while broker.wakes and broker.wakes[0][0] <= now_ns:
-            due.append(heappop(broker.wakes)[2])
+            due[heappop(broker.wakes)[2]] = None
         for target in due:
             target.on_alarm(now_ns, monotonic_ns)
         self.wake()

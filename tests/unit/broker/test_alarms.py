@@ -1,11 +1,11 @@
 """Who asked to be called at a time is called then, and asks once for the next time."""
 
 from penstock.broker.broker import Broker, BrokerOptions
-from penstock.broker.channel import Channel
+from penstock.broker.channel import ALARM_MESSAGES_MAX, Channel
 from penstock.broker.lanes import Lane
 from penstock.broker.topic import Topic
 from penstock.errors import OperatingError
-from tests.unit.broker.rig import SECOND, Consumer, commit
+from tests.unit.broker.rig import SECOND, TIMEOUT, Consumer, commit
 
 MESSAGES = 40
 
@@ -105,3 +105,62 @@ def test_what_sleeps_moves_when_a_publish_that_it_waited_for_was_refused() -> No
     ring(broker, 11 * SECOND)
     commit(topic.partitions[0].ready[0])
     assert topic.partitions[0].ready[0].durable_end == 1
+
+
+def ask_for(broker: Broker, channel: Channel, consumer: Consumer, count: int) -> list[int]:
+    """Hand out until the consumer has so many more; returns their ids."""
+    got: list[int] = []
+    channel.set_ready(consumer.subscriber, count)
+    while broker.dirty_channels:
+        broker.dirty_channels.pop().pump(0, 0)
+        got += [number for number, _, _ in consumer.take()]
+    assert len(got) == count
+    return got
+
+
+def test_deadlines_that_are_put_off_for_ever_take_no_more_memory() -> None:
+    consumer = Consumer()
+    broker, topic, channel = broker_with(consumer)
+    topic.publish([b"x"] * MESSAGES, MESSAGES, 0)
+    commit(topic.partitions[0].ready[0])
+    ids = ask_for(broker, channel, consumer, MESSAGES)
+    for at_ns in range(1, 200):
+        for number in ids:
+            assert channel.touch(consumer.subscriber, number, at_ns) is None
+        assert len(channel.deadlines) <= 4 * MESSAGES + 64
+    channel.on_alarm(0, TIMEOUT + 198)
+    assert channel.timeout_count == 0
+    channel.on_alarm(0, TIMEOUT + 199)
+    assert channel.timeout_count == MESSAGES
+
+
+def test_what_times_out_and_wakes_at_once_is_dealt_with_in_turns() -> None:
+    consumer = Consumer()
+    broker, topic, channel = broker_with(consumer)
+    count = 5 * ALARM_MESSAGES_MAX
+    topic.publish([b"x"] * count, count, 0)
+    commit(topic.partitions[0].ready[0])
+    ids = ask_for(broker, channel, consumer, count)
+    for number in ids[::2]:
+        assert channel.requeue(consumer.subscriber, number, SECOND, 0) is None
+    while channel.depth() < count:
+        dealt_with = channel.depth()
+        channel.on_alarm(2 * TIMEOUT, 2 * TIMEOUT)
+        assert 0 < channel.depth() - dealt_with <= ALARM_MESSAGES_MAX
+        asked_for = [at_ns for at_ns, _, _ in broker.alarms + broker.wakes]
+        assert channel.depth() == count or min(asked_for) <= 2 * TIMEOUT
+    channel.verify()
+
+
+def test_a_channel_that_is_deleted_leaves_nothing_with_its_alarms() -> None:
+    consumer = Consumer()
+    broker, topic, channel = broker_with(consumer)
+    topic.publish([b"x"] * MESSAGES, MESSAGES, 0)
+    commit(topic.partitions[0].ready[0])
+    for number in ask_for(broker, channel, consumer, MESSAGES):
+        channel.requeue(consumer.subscriber, number, 10**6 * SECOND, 0)
+    topic.delete_channel("billing", 0)
+    assert len(broker.wakes) == 1
+    assert channel.sleeping_count() == len(channel.wakes) == 0
+    ring(broker, 2 * 10**6 * SECOND)
+    assert len(broker.wakes) == 0
