@@ -234,7 +234,7 @@ FLAG = Kind("true or false", _parse_flag, _show_flag)
 DURATION = Kind(DURATION_HINT, _parse_duration, show_duration)
 DURATION_OR_NONE = or_none(DURATION, "none")
 SIZE = Kind(SIZE_HINT, _parse_size, show_size)
-ADDRESS = Kind("write host:port, or a path for a socket there", _parse_listening, str)
+ADDRESS = Kind("write host:port, :port for every interface, or a path", _parse_listening, str)
 ADDRESS_OR_NONE = or_none(ADDRESS, "")
 ADDRESSES: Kind[tuple[Address, ...]] = Kind(
     "write host:port,host:port",

@@ -107,7 +107,7 @@ class Settings:
         _ADDRESSES,
         ADDRESS,
         Address("127.0.0.1", 4150),
-        "Where NSQ clients connect.",
+        "Where NSQ clients connect; a path is a Unix socket.",
         "nsqd's port; only this machine, until someone decides otherwise",
     )
     http_address: Address | None = _set(

@@ -95,6 +95,24 @@ CLOSE_WAIT_FRAME = frame(FRAME_RESPONSE, b"CLOSE_WAIT")
 BAD_PROTOCOL_FRAME = frame(FRAME_ERROR, b"E_BAD_PROTOCOL")
 
 
+# What becomes of a command that was right in itself. Who settles what is not theirs may go on.
+FAILED = {
+    PUB: "E_PUB_FAILED",
+    MPUB: "E_MPUB_FAILED",
+    DPUB: "E_DPUB_FAILED",
+    SUB: "E_SUB_FAILED",
+    FIN: "E_FIN_FAILED",
+    REQ: "E_REQ_FAILED",
+    TOUCH: "E_TOUCH_FAILED",
+}
+SETTLING = (FIN, REQ, TOUCH)
+
+
+def failed(verb: str, reason: object, raw_id: bytes = b"") -> PeerError:
+    what = f"{verb} {text(raw_id)}" if raw_id else verb
+    return PeerError(FAILED[verb], f"{what} failed {reason}", fatal=verb not in SETTLING)
+
+
 def scan(data: bytes, at: int, limits: Limits) -> tuple[list[Command], int, int]:
     """Commands that are whole in ``data`` from ``at`` on, where the rest begins, and how many
     bytes the rest must have before another scan can find anything (0: unknown)."""

@@ -35,10 +35,9 @@ from penstock.protocol.nsq import (
     OK_FRAME,
     Command,
     cut_short,
-    error_frame,
+    failed,
     frame,
     scan,
-    text,
 )
 
 if TYPE_CHECKING:
@@ -357,8 +356,7 @@ class Connection(Wire):
 
     def _opened(self, command: Command, topic: Topic | None, error: PenstockError | None) -> None:
         if topic is None and self.transport is not None:
-            verb = command[0]
-            self.fail(PeerError(f"E_{verb}_FAILED", f"{verb} failed {error}"))
+            self.fail(failed(command[0], error))
             return
         self._unpark()
 
@@ -375,7 +373,7 @@ class Connection(Wire):
         try:
             turn = topic.publish(bodies, size, self.clock.now_ns())
         except OperatingError as error:
-            self.fail(PeerError(f"E_{verb}_FAILED", f"{verb} failed {error}"))
+            self.fail(failed(verb, error))
             return
         self.owe(turn, OK_FRAME if verb == "MPUB" else OK_FRAME * len(bodies), verb, size)
 
@@ -395,7 +393,7 @@ class Connection(Wire):
                 due_ns = now_ns + delay_ms * 1_000_000
                 turn = self.host.publish_delayed(topic, bodies, size, due_ns, now_ns)
         except OperatingError as error:
-            self.fail(PeerError("E_DPUB_FAILED", f"DPUB failed {error}"))
+            self.fail(failed("DPUB", error))
             return
         self.owe(turn, OK_FRAME, "DPUB", size)
 
@@ -420,12 +418,12 @@ class Connection(Wire):
         existing = topic.channels.get(channel_name)
         if limit and existing is not None and len(existing.subscribers) >= limit:
             reason = f"consumers for {topic_name}:{channel_name} exceeds limit of {limit}"
-            self.fail(PeerError("E_SUB_FAILED", f"SUB failed {reason}"))
+            self.fail(failed("SUB", reason))
             return
         try:
             self.channel = channel = topic.channel(channel_name, now_ns)
         except OperatingError as error:
-            self.fail(PeerError("E_SUB_FAILED", f"SUB failed {error}"))
+            self.fail(failed("SUB", error))
             return
         self.subscriber = Subscriber(
             self.negotiated.client_id or self.peer,
@@ -464,7 +462,7 @@ class Connection(Wire):
             return
         _, ids, raw = command
         for index, reason in self.channel.finish(self.subscriber, ids, self.clock.now_ns()):
-            self._settle_failed("FIN", raw[16 * index : 16 * index + 16], reason)
+            self.fail(failed("FIN", reason, raw[16 * index : 16 * index + 16]))
 
     def on_req(self, command: Command) -> None:
         assert command[0] == "REQ"
@@ -476,7 +474,7 @@ class Connection(Wire):
         now_ns = self.clock.now_ns()
         reason = self.channel.requeue(self.subscriber, number, delay_ns, now_ns)
         if reason is not None:
-            self._settle_failed("REQ", raw, reason)
+            self.fail(failed("REQ", reason, raw))
 
     def on_touch(self, command: Command) -> None:
         assert command[0] == "TOUCH"
@@ -486,11 +484,7 @@ class Connection(Wire):
         _, number, raw = command
         reason = self.channel.touch(self.subscriber, number, self.clock.monotonic_ns())
         if reason is not None:
-            self._settle_failed("TOUCH", raw, reason)
-
-    def _settle_failed(self, verb: str, raw: bytes, reason: str) -> None:
-        error = PeerError(f"E_{verb}_FAILED", f"{verb} {text(raw)} failed {reason}", fatal=False)
-        self.answer(error_frame(error))
+            self.fail(failed("TOUCH", reason, raw))
 
     def on_cls(self, command: Command) -> None:
         if self.state is not State.SUBSCRIBED or self.subscriber is None or self.channel is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.broker.lanes import Turn
 from penstock.doors.nsq.layers import Layer, LayerError, TlsLayer
 from penstock.errors import PeerError, PenstockError
-from penstock.protocol.nsq import error_frame
+from penstock.protocol.nsq import error_frame, failed
 from penstock.runtime.listening import peer_of
 
 if TYPE_CHECKING:
@@ -148,8 +148,7 @@ class Wire(asyncio.Protocol):
             owed.popleft()
             self.owed_bytes -= size
             if turn is not None and turn.error is not None:
-                error = PeerError(f"E_{verb}_FAILED", f"{verb} failed {turn.error}")
-                ready.append(error_frame(error))
+                ready.append(error_frame(failed(verb, turn.error)))
                 owed.clear()
                 self.over = True
                 break
