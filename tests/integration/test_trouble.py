@@ -157,3 +157,37 @@ def test_a_read_that_fails_is_tried_again(tmp_path: Path) -> None:
     rig.settle()
     assert sorted(consumer.bodies) == [b"1", b"2"]
     rig.engine.close()
+
+
+def test_what_slept_long_survives_a_power_cut_just_after_it_moved(
+    start: Start, tmp_path: Path
+) -> None:
+    rig = start("written")
+    topic = rig.topic("t")
+    topic.channel("c", rig.clock.now_ns())
+    now_ns = rig.clock.now_ns()
+    rig.host.publish_delayed(topic, [b"slept"], 5, now_ns + 60 * SECOND, now_ns)
+    rig.host.wake()
+    for _ in range(4):
+        rig.settle()
+        rig.loop.advance(15)
+    rig.loop.advance(1)
+    rig.settle()
+    ready = topic.ready_lanes()[0]
+    assert (ready.durable_end, ready.synced_end) == (1, 0)
+    for _ in range(3):  # journals are synced
+        rig.loop.advance(0.5)
+        rig.settle()
+    assert ready.synced_end == 0
+    rig.engine.close()
+    # what the power cut took
+    for path in tmp_path.glob("data/topics/t/0/ready*"):
+        path.unlink()
+    rig = start("written")
+    topic = opened(rig, "t")
+    consumer = subscribe(rig, topic)
+    rig.clock.advance(120)
+    for _ in range(3):
+        rig.loop.advance(1)
+        rig.settle()
+    assert consumer.bodies == [b"slept"]

@@ -2,14 +2,16 @@
 
 Due messages move from the delay lane to a ready lane here, in (wake, seq) order and with their
 ids: the very frames, in blocks that carry the delay lane's watermark. One move at a time; when its
-blocks are durable the watermark goes to the delay journal too, so that a restart need not look far
-for it. A crash between the two costs a second look, never a second message.
+blocks are synced the watermark goes to the delay journal too, so that a restart need not look far
+for it. A crash between the two costs a second look, never a second message. (Not before they are
+synced: at a lower durability the ready lane may lose them, and they must move again.)
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.broker.channel import Alarmed
 from penstock.broker.lanes import BLOCK_BYTES_MAX, Lane, LaneOwner, Moved, Turn, lane_key
@@ -19,6 +21,7 @@ from penstock.protocol.block import DELAY_LANE, Block
 from penstock.protocol.journal import MOVED, Batch, Record
 
 MOVE_BYTES_MAX = 4 << 20  # and the message that goes beyond: what one move holds in memory
+MARK_STEP = 100_000  # messages in the ready lane that a start looks through at most, and a little
 MOVE_RETRY_NS = 1_000_000_000  # after a move that the disk refused
 
 
@@ -31,6 +34,15 @@ class PartitionHost(Protocol):
     def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane: ...
 
     def wake(self, wall_ns: int, target: Alarmed) -> None: ...
+
+
+class Landed(NamedTuple):
+    """A move whose blocks lie in the ready lane, somewhere in [begin, end), and its watermark."""
+
+    begin: int
+    end: int
+    wake: int
+    seq: int
 
 
 class Partition:
@@ -46,6 +58,7 @@ class Partition:
         self.schedule = Schedule()
         self.records: list[Record] = []
         self.marks: dict[int, Record] = {}  # ready log -> newest MOVED record
+        self.landed: deque[Landed] = deque()  # not written down in `marks` yet
         self.wake_at_ns = 0
         self.move: _Move | None = None
 
@@ -61,6 +74,7 @@ class Partition:
     def make_delay(self) -> None:
         """The delay lane comes with the first message that is delayed."""
         self.add(self.host.new_lane(self, self.topic, self.number, DELAY_LANE))
+        self.note_mark(0)
 
     def publish_delayed(self, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int) -> Turn:
         """Into the delay lane until ``due_ns``."""
@@ -132,7 +146,7 @@ class Partition:
         move.send(self.ready[0], lane)
 
     def move_over(
-        self, taken: int, error: OperatingError | None, records: Sequence[Record], now_ns: int
+        self, taken: int, error: OperatingError | None, landed: Landed | None, now_ns: int
     ) -> None:
         """The moved blocks are durable, or were refused: then all is as before and tried again."""
         self.schedule.end_move(taken if error is None else 0)
@@ -141,12 +155,36 @@ class Partition:
             self.wake_at_ns = now_ns + MOVE_RETRY_NS
             self.host.wake(self.wake_at_ns, self)
             return
-        if records and not self.records:
-            self.host.dirty_delays.append(self)
-        for record in records:
-            self.records.append(record)
-            self.marks[record[1]] = record
+        if landed is not None:
+            self.landed.append(landed)
+            self.note_mark(now_ns)
         self.watch()
+
+    def note_mark(self, now_ns: int) -> bool:
+        """Write down the newest watermark, and up to where nobody need look for a newer one;
+        returns whether that was news. What the ready lane may yet lose has not moved for good."""
+        if self.delay is None:
+            return False
+        ready = self.ready[0]
+        end = min(ready.synced_end, ready.durable_end)
+        old = self.marks.get(ready.log)
+        wake, seq = (old[6], old[2]) if old is not None else (0, 0)
+        newer = old is None
+        while self.landed and self.landed[0].end <= end:
+            _, _, wake, seq = self.landed.popleft()
+            newer = True
+        if self.landed:
+            end = min(end, self.landed[0].begin)
+        elif self.move is not None and self.move.sent:
+            end = min(end, self.move.begin)
+        if not newer and old is not None and end - old[3] < MARK_STEP:
+            return False
+        record = (MOVED, ready.log, seq, end, 0, now_ns, wake)
+        if not self.records:
+            self.host.dirty_delays.append(self)
+        self.records.append(record)
+        self.marks[ready.log] = record
+        return True
 
     def take_records(self) -> Batch:
         records, self.records = self.records, []
@@ -173,11 +211,12 @@ class _Move:
 
     __slots__ = (
         "began_ns",
+        "begin",
         "bytes",
         "entries",
         "frames",
+        "last",
         "partition",
-        "records",
         "sent",
         "taken",
         "turn",
@@ -191,8 +230,9 @@ class _Move:
         self.frames: list[bytes] = []
         self.bytes = 0
         self.sent = False
+        self.begin = 0  # in the ready lane
+        self.last = (0, 0)
         self.turn: Turn | None = None
-        self.records: list[Record] = []
 
     def add(self, entry: tuple[int, int], frame: bytes) -> None:
         self.entries.append(entry)
@@ -202,6 +242,7 @@ class _Move:
     def send(self, ready: Lane, delay: Lane) -> None:
         """Into the ready lane, in pieces of at most a block, each with its watermark."""
         self.sent = True
+        self.begin = ready.durable_end
         first = size = 0
         try:
             for index, (wake, seq) in enumerate(self.entries):
@@ -211,22 +252,21 @@ class _Move:
                     ids = [delay.id_of(one) for _, one in self.entries[first : index + 1]]
                     moved = Moved(frames, ids, (wake, seq))
                     self.turn = ready.publish(frames, size, self.began_ns, moved=moved)
-                    self.records = [
-                        (MOVED, ready.log, seq, ready.durable_end, 0, self.began_ns, wake)
-                    ]
+                    self.last = (wake, seq)
                     first, size = index + 1, 0
         except OperatingError as error:
-            self._over(error)
+            self._over(error, None)
             return
         self.frames = []
         if self.turn is None:
-            self._over(None)  # nothing of it is there any more
+            self._over(None, None)  # nothing of it is there any more
         else:
             self.turn.waiters.append(self)
 
     def turn_over(self) -> None:
         assert self.turn is not None
-        self._over(self.turn.error)
+        end = self.partition.ready[0].durable_end
+        self._over(self.turn.error, Landed(self.begin, end, *self.last))
 
-    def _over(self, error: OperatingError | None) -> None:
-        self.partition.move_over(self.taken, error, self.records, self.began_ns)
+    def _over(self, error: OperatingError | None, landed: Landed | None) -> None:
+        self.partition.move_over(self.taken, error, landed, self.began_ns)

@@ -84,6 +84,10 @@ class Housekeeping:
         del self.round[-LOOK_AT:]
 
     def _look(self, topic: Topic) -> None:
+        now_ns = self.clock.now_ns()
+        for partition in topic.partitions:
+            if partition.note_mark(now_ns):
+                self.committer.wake()
         lanes = topic.lanes()
         writers = [self.committer.writers[lane] for lane in lanes]
         if any(writer.shrinking for writer in writers):

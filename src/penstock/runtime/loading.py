@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.broker.lanes import Lane
-from penstock.broker.partition import Partition
+from penstock.broker.partition import Landed, Partition
 from penstock.broker.restore import replay, resume
 from penstock.broker.topic import Topic
 from penstock.errors import OperatingError
@@ -92,7 +92,7 @@ def _load_delay(partition: Partition, loaded: Loaded, engine: Engine) -> None:
     watermarks = [
         _watermark(partition, lane, loaded.logs[lane]) for lane in partition.ready.values()
     ]
-    lowest = min(watermarks)
+    lowest = min([(mark.wake, mark.seq) for mark in watermarks])
     delay = partition.delay
     assert delay is not None
     opened = loaded.logs[delay]
@@ -108,17 +108,20 @@ def _load_delay(partition: Partition, loaded: Loaded, engine: Engine) -> None:
                 if entry > lowest:
                     sleeping.append(entry)
         at = blocks[-1].end
-    partition.schedule.restore(sleeping, max([0, *[mark[0] for mark in watermarks]]))
+    partition.schedule.restore(sleeping, max([0, *[mark.wake for mark in watermarks]]))
+    if watermarks[0].seq >= 0:
+        partition.landed.append(watermarks[0])
 
 
-def _watermark(partition: Partition, lane: Lane, opened: Log) -> tuple[int, int]:
-    """How far the delay lane has moved into this ready lane: (wake, seq)."""
+def _watermark(partition: Partition, lane: Lane, opened: Log) -> Landed:
+    """How far the delay lane has moved into this ready lane."""
     record: Record | None = partition.marks.get(lane.log)
     mark = (0, -1)
     at = lane.start
     if record is not None and record[0] == MOVED:
         mark = (record[6], record[2])
         at = max(at, record[3])
+    begin = at
     while at < lane.next_seq:
         blocks = opened.read(at, SCAN_BYTES)
         if not blocks:
@@ -127,7 +130,7 @@ def _watermark(partition: Partition, lane: Lane, opened: Log) -> tuple[int, int]
             if block.mark is not None:
                 mark = max(mark, block.mark)
         at = blocks[-1].end
-    return mark
+    return Landed(begin, at, *mark)
 
 
 def settle(loaded: Loaded) -> None:
