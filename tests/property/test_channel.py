@@ -530,6 +530,7 @@ class Channels(RuleBasedStateMachine):
         for name in NAMES:
             channel = self.topic.channels[name]
             restore.resume(channel)
+            channel.watch_wakes()
             state, cursors, marks = expected[name]
             self.marks[name] = marks
             assert channel.empty_marks == marks

@@ -146,7 +146,7 @@ class Broker:
 
     def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane:
         made = Lane(self, owner, topic, partition, lane, [self.take_tag()])
-        self._set_durability(made, self.topics[topic].durability)
+        self._set_durability(made, self.topics[topic])
         return made
 
     # -- topics
@@ -178,13 +178,14 @@ class Broker:
         partition = topic.partitions[number]
         owner: LaneOwner = partition if key.endswith("/delay") else topic
         lane = Lane(self, owner, topic.name, number, lane_number, tags)
-        self._set_durability(lane, topic.durability)
+        self._set_durability(lane, topic)
         partition.add(lane)
         return lane
 
-    def _set_durability(self, lane: Lane, durability: str) -> None:
-        lane.unreserved = durability == "synced"
-        lane.stored = durability != "memory"
+    def _set_durability(self, lane: Lane, topic: Topic) -> None:
+        # no run after this one gives seqs to an ephemeral topic's log
+        lane.unreserved = topic.durability == "synced" or topic.ephemeral
+        lane.stored = topic.durability != "memory"
 
     def delete_topic(self, name: str, now_ns: int) -> Topic:
         """Gone with its channels; what was published and not committed yet is refused."""

@@ -46,8 +46,8 @@ def replay(channel: Channel, batches: Iterable[Batch]) -> None:
 
 
 def resume(channel: Channel) -> None:
-    """On the loop, when the lanes' ends are known: nothing outstanding that no log holds any more,
-    no cursor inside a hole, and sleepers watched again."""
+    """When the lanes' ends are known, off the loop as well: nothing outstanding that no log holds
+    any more, no cursor inside a hole, and sleepers in the order in which they wake."""
     for progress in channel.progress:
         lane = progress.lane
         for gone in [seq for seq in progress.retry if not lane.holds(seq)]:
@@ -58,7 +58,6 @@ def resume(channel: Channel) -> None:
         for seq, (wake_ns, _) in progress.sleeping.items():
             channel.wakes.append((wake_ns, seq, progress.order, progress))
     heapify(channel.wakes)
-    channel.watch_wakes()
 
 
 def snapshot(channel: Channel, now_ns: int) -> Batch:

@@ -71,6 +71,8 @@ def _load_all(loaded: Loaded, engine: Engine, reserved: Mapping[int, int]) -> No
         replay(channel, journal.recover())
         for progress in channel.progress:
             progress.lane.skip_to(progress.cursor)
+    for channel in topic.channels.values():
+        resume(channel)
     for partition in topic.partitions:
         if partition.delay is not None:
             _load_delay(partition, loaded, engine)
@@ -141,6 +143,6 @@ def settle(loaded: Loaded) -> None:
         topic.unclaimed = {lane.key: lane.durable_end for lane in topic.ready_lanes()}
         topic.host.keep(topic)  # or the next run would take what comes now for claimed as well
     for channel in topic.channels.values():
-        resume(channel)
+        channel.watch_wakes()
     for partition in topic.partitions:
         partition.watch()

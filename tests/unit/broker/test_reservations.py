@@ -77,3 +77,13 @@ def test_a_lane_that_takes_no_more_keeps_its_reservation() -> None:
     lane.refusal = OperatingError("the disk failed")
     broker.return_unused(lane)
     assert kept(broker) == 1 + RESERVATION
+
+
+def test_ephemeral_topics_leave_nothing_in_the_state() -> None:
+    broker = Broker(BrokerOptions())
+    for index in range(3):
+        topic = broker.make_topic(f"t{index}#ephemeral", 0)
+        topic.publish([b"x"], 1, 0)
+        commit(topic.ready_lanes()[0])
+        broker.delete_topic(topic.name, 0)
+    assert {key for key, _ in broker.state_changes} == {"tag", "commit"}
