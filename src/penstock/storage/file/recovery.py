@@ -9,6 +9,10 @@ or the power may have gone at any moment, pages may have landed in any order, so
 that does not check is a *torn tail*: it and all behind it, later segments included, were never
 durable, and are cut and reported.
 
+The same holds between segments. Seqs may be missing there because a reservation was left behind;
+but where the note, or the first block behind, knows of a synced end amidst them, there was one
+segment more, or more of the one in front.
+
 Blocks behind the tear may be whole all the same (pages land out of order), and the synced end they
 carry is a witness too: that is how a flipped bit in the middle of a log is told from a torn tail
 even if every other witness is gone. So before anything is cut, the rest is searched for whole
@@ -98,6 +102,11 @@ def recover(files: Files, directory: str, lane: int, index_step_bytes: int) -> R
     torn_size = 0
     for segment in tail:
         size = files.size(segment.file)
+        if end < segment.base and (lines or segment is not tail[0]):
+            lost = hole_witness(end, segment.base, note, _first_block(files, segment, size))
+            if lost:
+                found = segments + tail[: tail.index(segment)]
+                raise _missing(directory, lane, found, end, lost)
         start, index = _checkpoint(files, segment, size, end, appended_at_ns, index_step_bytes)
         scan = scan_blocks(files, segment.file, start, size, index)
         covered = covered and size == start.tip.bytes and segment is tail[-1]
@@ -209,6 +218,17 @@ def whole_blocks(files: Files, file: File, at: int, size: int) -> Iterator[Whole
         at += offset
 
 
+def hole_witness(end: int, base: int, *witnesses: SyncedEnd | Whole | None) -> int:
+    """A synced end amidst a hole between segments: a block ended there, so the hole is none. 0 if
+    nobody says so; then a reservation made it."""
+    ends = [
+        one.end if isinstance(one, SyncedEnd) else one.synced_end
+        for one in witnesses
+        if one is not None
+    ]
+    return max([0, *[synced_end for synced_end in ends if end < synced_end <= base]])
+
+
 def tail_of(names: list[str], lane: int, end: int) -> list[tuple[int, int]]:
     """(base, generation) of the segments behind the manifest's."""
     found: dict[int, int] = {}
@@ -268,6 +288,11 @@ def _checkpoint(
     segment.checkpoint_blocks = covered.blocks
     tip = Tip(covered.bytes, covered.end, covered.appended_at_ns, covered.blocks)
     return Scan(tip, covered.synced_end), index
+
+
+def _first_block(files: Files, segment: Segment, size: int) -> Whole | None:
+    first = next(whole_blocks(files, segment.file, 0, size), None)
+    return first if first is not None and not first.offset else None
 
 
 def _witness(files: Files, torn: Segment, size: int, behind: list[Segment]) -> int:

@@ -176,7 +176,9 @@ class Survey:
         except NotADirectoryError as error:
             raise ConfigError(f"{path} is a file, not a data directory") from error
         if stored is None:
-            why = "it has no file 'format'" if Path(self.root).exists() else "there is nothing"
+            why = "it has no file 'format'" if names_in(self.disk, self.root) else "it is empty"
+            if not Path(self.root).exists():
+                why = "there is nothing"
             raise ConfigError(f"{path} is not a data directory: {why}")
         check_format(self.root, form, stored)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from penstock.storage.file import journal, layout, state
 from penstock.storage.file.disk import read_file
 from penstock.storage.file.index import decode_index
+from penstock.storage.file.recovery import Whole, hole_witness
 from penstock.storage.file.segment import Sealed, decode_synced_end
 from penstock.storage.file.survey import Bad, LogView, Placed, SegmentView, Survey
 
@@ -189,9 +190,11 @@ class _LogCheck:
         report = self.report
         offset, first = found[0]
         self._close(first.base)
-        if not offset and report.end < first.synced_end:
-            what = "what was synced in front of this segment is missing"
-            self._damage(what, segment.path, 0, (report.end, first.base), "the other segments")
+        if not offset and report.end < first.base:
+            whole = Whole(0, first.base, first.synced_end)
+            if hole_witness(report.end, first.base, self.log.synced, whole):
+                what = "what was synced in front of this segment is missing"
+                self._damage(what, segment.path, 0, (report.end, first.base), "the other segments")
         for _, block in found:
             report.messages += block.count
             if block.synced_end > self.witness:

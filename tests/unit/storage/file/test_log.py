@@ -461,6 +461,24 @@ def test_a_lost_manifest_costs_time_and_nothing_else(opener: Opener, sealed: Pat
     assert (sealed / f"{LANE}.manifest").exists()
 
 
+def test_without_a_manifest_a_segment_that_is_missing_still_stops_the_log(
+    opener: Opener, killed: Callable[[], Path]
+) -> None:
+    """A reservation makes holes between segments, too: the blocks behind this one know better."""
+    log = opener(options=SMALL).log("t", 0, 0)
+    for one in chain(30):
+        put(log, one)
+        log.sync()
+    copy = killed()
+    directory = copy / "topics" / "t" / "0"
+    (directory / f"{LANE}.manifest").unlink()
+    segments(directory)[1].unlink()
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(CorruptionError, match="what follows seq 6 is damaged or missing"):
+        opener(copy, SMALL).log("t", 0, 0)
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+
+
 def test_what_a_drop_left_behind_is_removed(opener: Opener, data: Path, directory: Path) -> None:
     engine = opener(options=SMALL)
     log = engine.log("t", 0, 0)
