@@ -119,6 +119,34 @@ def test_what_is_written_can_be_read(log: Log) -> None:
     assert everything(log) == [first, second]
 
 
+def test_several_logs_are_committed_at_once(engine: Engine) -> None:
+    logs = [engine.log("orders", 0, 0), engine.log("orders", 1, 0), engine.log("bills", 0, 0)]
+    for turn in range(3):
+        for number, one in enumerate(logs):
+            one.append(block(10 * turn, [b"%d" % number]))
+        assert [*engine.commit(logs)] == [10 * turn + 1] * 3
+    for number, one in enumerate(logs):
+        assert one.bounds().synced_end == 21
+        assert everything(one) == [block(base, [b"%d" % number]) for base in (0, 10, 20)]
+        put(one, block(30))
+        assert one.sync() == 31
+
+
+def test_what_was_committed_at_once_is_there_again(place: Place) -> None:
+    with closing(place.open()) as engine:
+        logs = [engine.log("orders", number, 0) for number in range(4)]
+        for one in logs:
+            one.append(block(0, [b"a", b"b"]))
+        engine.commit(logs)
+        chore = engine.chore()
+        if chore is not None:
+            chore()
+    if place.keeps:
+        with closing(place.open()) as engine:
+            for number in range(4):
+                assert everything(engine.log("orders", number, 0)) == [block(0, [b"a", b"b"])]
+
+
 def test_what_is_only_appended_cannot_be_read(log: Log) -> None:
     put(log, block(0))
     log.append(block(1))

@@ -12,7 +12,7 @@ from penstock import failpoint
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileLog
 from tests.support.blocks import block
-from tests.support.storage_worker import OPTIONS
+from tests.support.storage_worker import OPTIONS, TOGETHER
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,13 @@ pytestmark = pytest.mark.slow
 # the rest belongs to the broker around the engine, whose own tests kill it there
 PLACES = [name for name in failpoint.PLACES if not name.startswith(("commit.", "journals."))]
 FIRST_START = ("format.", "reserve.")
-ONCE = (*FIRST_START, "clean.", "lock.", "recovery.")  # passed once or twice in a run
+ONCE = (
+    *FIRST_START,
+    "clean.",
+    "lock.",
+    "recovery.",
+    "redo.applied",
+)  # passed once or twice in a run
 KILLS = [
     (name, count) for name in PLACES for count in (1, 4) if count == 1 or not name.startswith(ONCE)
 ]
@@ -47,7 +53,7 @@ def run(path: Path, armed: str) -> tuple[int, dict[str, int]]:
 def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """A directory as an earlier kill left it: unsynced tails, files half way."""
     path = tmp_path_factory.mktemp("kills") / "data"
-    code, said = run(path, "log.written:28=kill")
+    code, said = run(path, "log.written:110=kill")
     assert code == -9
     return path, said
 
@@ -74,6 +80,10 @@ def check(path: Path, said: dict[str, int]) -> None:
     assert bounds.end >= said.get("log", 0)
     assert bounds.synced_end >= said.get("synced", 0)
     assert [*bodies(log)] == [b"%d" % seq for seq in range(bounds.start, bounds.end)]
+    for topic in TOGETHER:
+        one = engine.log(topic, 0, 0).bounds()
+        assert not one.cut_bytes
+        assert one.end >= said.get("together", 0)
     journal = engine.journal("t", "c")
     assert journal.recover() is not None
     numbers = [int(batch.records[0][2]) for batch in journal.history()]

@@ -5,6 +5,7 @@ ends. Its messages say their own seq, so whoever opens the directory can tell wh
 
     log N       blocks below seq N were written
     synced N    and are synced
+    together N  blocks below seq N of each of several logs were committed together
     journal N   batches below N were written
     state N     the value N was written
 """
@@ -24,8 +25,10 @@ OPTIONS = FileOptions(
     checkpoint_bytes=500,
     files_open_max=2,
     reserve_bytes=1 << 16,
+    redo_bytes=1500,
 )
 ROUNDS = 40
+TOGETHER = ("a", "b", "c")
 
 
 def say(what: str, number: int) -> None:
@@ -36,12 +39,14 @@ def work(path: str) -> None:
     state_module.GARBAGE_BYTES_MIN = 500
     engine = FileEngine(path, OPTIONS)
     log = engine.log("t", 0, 0)
+    group = [engine.log(topic, 0, 0) for topic in TOGETHER]
     journal = engine.journal("t", "c")
     batches = sum([1 for _ in journal.recover()], 0)
     number = max([batches, *[int(batch.records[0][2]) + 1 for batch in journal.history()]])
     for round_number in range(ROUNDS):
         number += 1
         log = log_round(engine, log, round_number)
+        group_round(engine, group, round_number)
         low = number
         journal.append(Batch([(FINISHED, 1, low, low + 1, 1, low, 0)], {}, round_number % 9 == 8))
         journal.write()
@@ -71,6 +76,26 @@ def log_round(engine: FileEngine, log: FileLog, round_number: int) -> FileLog:
         log.close()
         return engine.log("t", 0, 0)
     return log
+
+
+def group_round(engine: FileEngine, group: list[FileLog], round_number: int) -> None:
+    for log in group:
+        base = log.bounds().end
+        log.append(block(base, [b"%d" % base]))
+    ends = engine.commit(group)
+    # after a kill between two writes one log may be ahead of another
+    say("together", min([end for end in ends if isinstance(end, int)]))
+    chore = engine.chore()
+    if chore is not None:
+        chore()
+    if round_number % 10 == 5:
+        gone = engine.log("gone", 0, 0)
+        others = [gone, *group[:1]]
+        for log in others:
+            log.append(block(log.bounds().end))
+        assert all(isinstance(end, int) for end in engine.commit(others))
+        gone.close()
+        engine.drop_topic("gone")
 
 
 if __name__ == "__main__":

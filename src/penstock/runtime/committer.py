@@ -3,7 +3,8 @@
 One turn, in order: state that must not be forgotten, then one write per lane that has something
 pending (with ``synced``, one fdatasync behind it, off the loop), then answers, then the channels
 that can hand something out. While a lane's commit is under way its publishes collect for the next
-one, so the slower the disk, the larger the groups.
+one, so the slower the disk, the larger the groups. When many lanes have a little to sync, they are
+given to the engine together: a thousand topics must not become a queue of fsyncs.
 
 ``written`` lanes write on the loop where the engine only touches the page cache, and are synced in
 the background every ``sync_messages_max`` messages or ``sync_interval_ms``. A failed log answers
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.lanes import Lane, Turn
@@ -25,6 +27,9 @@ from penstock.runtime.pool import Pool
 from penstock.storage.port import Engine, Log
 
 log = logging.getLogger("penstock.committer")
+
+ALONE_MAX = 1  # small commits under way with a sync of their own; more of them go together
+TOGETHER_BYTES_MAX = 64 << 10  # a larger commit has always one of its own: it is worth it
 
 
 class Writer:
@@ -54,6 +59,15 @@ class Writer:
         self.waiting: list[Callable[[], None]] = []  # who waits until nothing is under way
 
 
+class Commit(NamedTuple):
+    """Blocks of one turn on their way to a log."""
+
+    writer: Writer
+    blocks: Sequence[Block]
+    turn: Turn
+    size: int
+
+
 class Committer:
     """Carries out the effects that a turn left behind."""
 
@@ -80,7 +94,9 @@ class Committer:
         self.state_busy = False
         self.state_durable = 0
         self.state_waiters: list[tuple[int, Turn]] = []
-        self.held: list[Lane] = []  # pending, but state must be safe first
+        self.unwritten: list[Commit] = []  # to be written and synced off the loop
+        self.alone_count = 0  # of commits under way by themselves
+        self.together = False  # a group of commits is under way
         self.commit_count = 0
         self.sync_count = 0
 
@@ -100,6 +116,8 @@ class Committer:
             now_ns = self.clock.now_ns()
             for lane in dirty:
                 self._commit(lane, now_ns)
+        if self.unwritten:
+            self._dispatch()
         if broker.state_changes or self.state_waiters:
             self._save_state()
         if broker.dirty_channels:
@@ -132,55 +150,101 @@ class Committer:
         writer.busy = True
         if self.broker.state_version > self.state_durable:
             # a topic, a tag or a reservation that these blocks need is not safe yet
-            self._after_state(lambda error: self._write(writer, blocks, turn, size, error))
+            self._after_state(lambda error: self._write(Commit(writer, blocks, turn, size), error))
         else:
-            self._write(writer, blocks, turn, size, None)
+            self._write(Commit(writer, blocks, turn, size), None)
 
-    def _write(
-        self,
-        writer: Writer,
-        blocks: Sequence[Block],
-        turn: Turn,
-        size: int,
-        error: Exception | None,
-    ) -> None:
+    def _write(self, commit: Commit, error: Exception | None) -> None:
         self.commit_count += 1
+        writer = commit.writer
         if error is not None:
-            self._written(writer, blocks, turn, size, error)
-        elif not writer.synced_each and self.engine.writes_inline:
-            try:
-                writer.log.write()
-            except OperatingError as failure:
-                self._written(writer, blocks, turn, size, failure)
+            self._written(commit, error)
+        elif writer.synced_each or not self.engine.writes_inline:
+            self.unwritten.append(commit)
+        elif self._write_here(commit):
+            self._written(commit, None)
+
+    def _write_here(self, commit: Commit) -> bool:
+        """On the loop, into the page cache; False when it failed and is over."""
+        try:
+            commit.writer.log.write()
+        except OperatingError as failure:
+            self._written(commit, failure)
+            return False
+        return True
+
+    def _dispatch(self) -> None:
+        """Start on what waits for a disk thread: what is large or by itself has a sync of its own,
+        the others go together, and while such a group is under way the next one collects."""
+        commits, self.unwritten = self.unwritten, []
+        small: list[Commit] = []
+        for commit in commits:
+            if commit.size > TOGETHER_BYTES_MAX or not commit.writer.synced_each:
+                self._write_alone(commit)
             else:
-                self._written(writer, blocks, turn, size, None)
+                small.append(commit)
+        if self.alone_count + len(small) <= ALONE_MAX:
+            for commit in small:
+                self._write_alone(commit)
+        elif self.together:
+            self.unwritten = small
         else:
-            opened, synced_each = writer.log, writer.synced_each
+            self._write_together(small)
 
-            def job() -> int:
-                opened.write()
-                hit("commit.written")
-                synced = opened.sync() if synced_each else 0
-                hit("commit.durable")
-                return synced
+    def _write_alone(self, commit: Commit) -> None:
+        opened, synced_each = commit.writer.log, commit.writer.synced_each
+        self.alone_count += 1
 
-            def then(synced_end: int | None, failure: Exception | None) -> None:
-                if synced_end:
-                    writer.lane.synced_end = synced_end
-                    self.sync_count += 1
-                self._written(writer, blocks, turn, size, failure)
-                self.wake()
+        def job() -> int:
+            opened.write()
+            hit("commit.written")
+            synced = opened.sync() if synced_each else 0
+            hit("commit.durable")
+            return synced
 
-            self.pool.submit(job, then)
+        def then(synced_end: int | None, failure: Exception | None) -> None:
+            self.alone_count -= 1
+            if synced_end:
+                commit.writer.lane.synced_end = synced_end
+                self.sync_count += 1
+            self._written(commit, failure)
+            self.wake()
 
-    def _written(
-        self,
-        writer: Writer,
-        blocks: Sequence[Block],
-        turn: Turn,
-        size: int,
-        failure: Exception | None,
-    ) -> None:
+        self.pool.submit(job, then)
+
+    def _write_together(self, commits: Sequence[Commit]) -> None:
+        if self.engine.writes_inline:
+            # a thread that writes to many files fights with the loop for each of them
+            commits = [commit for commit in commits if self._write_here(commit)]
+        if not commits:
+            return
+        logs = [commit.writer.log for commit in commits]
+        self.together = True
+
+        def job() -> Sequence[int | OperatingError]:
+            outcomes = self.engine.commit(logs)
+            hit("commit.durable")
+            return outcomes
+
+        def then(
+            outcomes: Sequence[int | OperatingError] | None, failure: Exception | None
+        ) -> None:
+            self.together = False
+            if failure is not None:
+                raise failure  # our bug: end loudly
+            self.sync_count += 1
+            for commit, outcome in zip(commits, outcomes or (), strict=True):
+                if isinstance(outcome, int):
+                    commit.writer.lane.synced_end = outcome
+                    self._written(commit, None)
+                else:
+                    self._written(commit, outcome)
+            self.wake()
+
+        self.pool.submit(job, then)
+
+    def _written(self, commit: Commit, failure: Exception | None) -> None:
+        writer, blocks, turn, size = commit
         lane = writer.lane
         writer.busy = False
         error: OperatingError | None = None

@@ -102,6 +102,7 @@ class Host:
         self.held_back: list[Callable[[], None]] = []
         self.reserved: dict[int, int] = {}
         self.problems: dict[str, str] = {}
+        self.chore_busy = False
         self.tick_handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -341,10 +342,19 @@ class Host:
         self.tick_handle = self.loop.call_later(TICK_S, self._tick)
         self.committer.sync_overdue(self.options.sync_interval_ms * 1_000_000)
         self.housekeeping.tick()
+        chore = None if self.chore_busy else self.engine.chore()
+        if chore is not None:
+            self.chore_busy = True
+            self.pool.submit(chore, self._chore_done)
         if self.broker.refusal is not None and self.engine.accepts_publishes():
             log.info("there is room on the disk again: publishes are accepted")
             self.broker.refusal = None
             self.problems.pop("disk", None)
+
+    def _chore_done(self, _: None, failure: Exception | None) -> None:
+        self.chore_busy = False
+        if failure is not None:
+            raise failure
 
     # -- the end
 
@@ -364,6 +374,7 @@ class Host:
             or self.journals.busy
             or self.committer.state_busy
             or self.broker.state_changes
+            or self.chore_busy
         ):
             self.committer.turn()
             await asyncio.sleep(0.001)

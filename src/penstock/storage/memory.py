@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from threading import Lock
 
+from penstock.errors import OperatingError
 from penstock.protocol.block import Block
 from penstock.protocol.journal import BATCH, RECORD, Batch
-from penstock.storage.port import Bounds, State
+from penstock.storage.port import Bounds, Log, State
 
 
 class MemoryLog:
@@ -209,6 +210,11 @@ class MemoryEngine:
     def log(self, topic: str, partition: int, lane: int) -> MemoryLog:
         return self._logs.setdefault((topic, partition, lane), MemoryLog())
 
+    def commit(self, logs: Sequence[Log]) -> list[int | OperatingError]:
+        for log in logs:
+            log.write()
+        return [log.sync() for log in logs]
+
     def journal(self, topic: str, channel: str) -> MemoryJournal:
         return self._journals.setdefault((topic, channel), MemoryJournal())
 
@@ -230,6 +236,9 @@ class MemoryEngine:
 
     def accepts_publishes(self) -> bool:
         return True
+
+    def chore(self) -> None:
+        """Nothing comes up."""
 
     def close(self) -> None:
         self.state = MemoryState()

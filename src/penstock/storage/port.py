@@ -15,9 +15,10 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from penstock.errors import OperatingError
 from penstock.protocol.block import Block
 from penstock.protocol.journal import Batch
 
@@ -138,6 +139,10 @@ class Engine(Protocol):
         """Open or create; an opened log has been recovered. Raises CorruptionError when it is
         damaged below its synced end (the bytes are kept, nothing is cut)."""
 
+    def commit(self, logs: Sequence[Log]) -> Sequence[int | OperatingError]:
+        """Write and sync several logs, for less than each by itself. What became of each: its
+        synced end, or its error, which is no other's. Called off the loop."""
+
     def journal(self, topic: str, channel: str) -> Journal: ...
 
     def lanes(self, topic: str, partition: int) -> Sequence[int]:
@@ -150,5 +155,9 @@ class Engine(Protocol):
 
     def accepts_publishes(self) -> bool:
         """False while the disk is too full: first the reserved space must be whole."""
+
+    def chore(self) -> Callable[[], None] | None:
+        """Work that has come up and may block: it is asked for a few times a second, and called
+        off the loop, one at a time."""
 
     def close(self) -> None: ...

@@ -24,15 +24,18 @@ from penstock.storage.file.disk import (
 from penstock.storage.file.files import Files
 from penstock.storage.file.journal import FileJournal
 from penstock.storage.file.log import FileLog, FileOptions
+from penstock.storage.file.redo import Redo, Written
 from penstock.storage.file.reserve import Reserve
 from penstock.storage.file.state import FileState
 from penstock.storage.file.version import check_format, format_line
-from penstock.storage.port import State
+from penstock.storage.port import Log, State
 
 logger = logging.getLogger(__name__)
 
 ALL_CLEAN = "all logs are closed well"
 SOME_CLEAN = "these logs are closed well:"
+
+GROUP_MIN = 2  # logs in a commit, from which on a redo file costs less than a sync of each
 
 LogKey = tuple[str, int, int]
 
@@ -81,18 +84,22 @@ class FileEngine:
     def log(self, topic: str, partition: int, lane: int) -> FileLog:
         key = (topic, partition, lane)
         assert key not in self._logs, f"{key} is open already"
+        directory = layout.partition_directory(self._root, topic, partition)
         known = key in self._closed_logs or self._was_clean or _line(key) in self._well_before
         closed_well = known and key not in self._frozen_logs
         try:
+            if key in self._frozen_logs:
+                self._redo.restore(directory)  # what is about to be looked at must be all there is
             opened = FileLog(
                 self._files,
                 self._dirs,
                 self._reserve,
                 self.options,
-                layout.partition_directory(self._root, topic, partition),
+                directory,
                 lane,
                 closed_well=closed_well,
                 on_close=lambda log: self._log_closed(key, log),
+                forget=self._redo.forget,
             )
         except OSError as error:
             raise OperatingError(
@@ -101,6 +108,42 @@ class FileEngine:
             ) from error
         self._logs[key] = opened
         return opened
+
+    def commit(self, logs: Sequence[Log]) -> list[int | OperatingError]:
+        mine = [log for log in logs if isinstance(log, FileLog)]
+        assert len(mine) == len(logs), "an engine commits its own logs"
+        outcomes: dict[FileLog, int | OperatingError] = {}
+        together: list[FileLog] = []
+        written: list[Written] = []
+        for log in mine:
+            try:
+                log.write()
+            except OperatingError as error:
+                outcomes[log] = error
+                continue
+            unsynced = log.unsynced()
+            if unsynced is None:
+                outcomes[log] = _ended(log.sync)
+            else:
+                together.append(log)
+                written += unsynced
+        vouched = (
+            len(together) >= GROUP_MIN and self._redo.has_room and self._kept(together, written)
+        )
+        for log in together:
+            outcomes[log] = _ended(log.vouched if vouched else log.sync)
+        return [outcomes[log] for log in mine]
+
+    def _kept(self, logs: Sequence[FileLog], written: Sequence[Written]) -> bool:
+        try:
+            self._redo.keep(logs, written)
+        except OSError as error:
+            logger.warning("%s takes no redo file (%s): logs sync themselves", self._root, error)
+            return False
+        return True
+
+    def chore(self) -> Callable[[], None] | None:
+        return self._redo.settle if self._redo.wants_settling else None
 
     def journal(self, topic: str, channel: str) -> FileJournal:
         key = (topic, channel)
@@ -153,6 +196,7 @@ class FileEngine:
             except OperatingError as error:
                 failures.append(error)
         try:
+            self._redo.close(needed=bool(failures or self._frozen_logs))
             if not failures and not self._frozen_logs:
                 self._note_clean()
         except OSError as error:
@@ -165,8 +209,7 @@ class FileEngine:
         if failures:
             raise failures[0]
 
-    # --- opening
-    # ------------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def _locked(self) -> int:
         self._make_root()
@@ -224,6 +267,9 @@ class FileEngine:
         )
         for name in self._disk.listdir(f"{root}/{layout.GONE}"):
             remove_tree(self._disk, f"{root}/{layout.GONE}/{name}")
+        self._redo = Redo(
+            self._disk, self._files, self._dirs, self._reserve, root, now, self.options.redo_bytes
+        )
         self._state = FileState(self._disk, root, f"{root}/{layout.STATE}", self._reserve)
         self.state: State = self._state
         self._disk.sync_dir(root)
@@ -256,8 +302,7 @@ class FileEngine:
         first, *lines = stored.decode(errors="replace").split("\n")
         return first == ALL_CLEAN, {*lines} if first == SOME_CLEAN else set()
 
-    # --- closing
-    # ------------------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------
 
     def _open_things(self) -> list[FileLog | FileJournal | FileState]:
         return [*self._logs.values(), *self._journals.values(), self._state]
@@ -294,6 +339,7 @@ class FileEngine:
             self._gone_count += 1
             gone = f"{self._root}/{layout.GONE}/{self._gone_count}"
         try:
+            self._reserve.spend(lambda: self._redo.forget(path))
             self._disk.rename(path, gone)
         except FileNotFoundError:
             return  # it never wrote anything
@@ -305,6 +351,14 @@ class FileEngine:
             remove_tree(self._disk, gone)
         except OSError as error:
             raise _unusable(path, error) from error
+
+
+def _ended(step: Callable[[], int]) -> int | OperatingError:
+    """What a step came to: the synced end, or the error that is that log's alone."""
+    try:
+        return step()
+    except OperatingError as error:
+        return error
 
 
 def _line(key: LogKey) -> str:

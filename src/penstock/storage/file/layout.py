@@ -23,6 +23,7 @@ NEW = ".new"
 
 _SEGMENT = re.compile(r"(ready_(-?\d+)|delay)_(\d{20})(?:\.g(\d+))?\.seg")
 _LANE = re.compile(r"(?:ready_(-?\d+)|delay)(?:_\d{20}(?:\.g\d+)?\.seg|\.manifest|\.synced)")
+_REDO = re.compile(r"redo_(\d+)")
 _JOURNAL = re.compile(r"journal_(\d+)")
 
 
@@ -69,6 +70,15 @@ def parse_lane(name: str) -> int | None:
     """The lane that a segment, a manifest or a note of the synced end belongs to."""
     found = _LANE.fullmatch(name)
     return None if found is None else _lane(found[1])
+
+
+def redo_name(number: int) -> str:
+    return f"redo_{number}"
+
+
+def parse_redo(name: str) -> int | None:
+    found = _REDO.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 def journal_name(number: int) -> str:

@@ -13,7 +13,8 @@ Invariants:
 - the first ``_listed`` segments are those of the manifest: sealed, synced, whole
 - start <= synced end <= written end <= end; append times and seqs only grow
 - ``_io`` is held by whoever changes files of this log other than by appending to the last segment:
-  sealing, dropping, checkpoints. ``_lock`` is held for moments, never over a call to the disk.
+  sealing, dropping, checkpoints; ``_syncing`` by whoever syncs, for the engine may settle a redo
+  file meanwhile. ``_lock`` is held for moments, never over a call to the disk.
 
 It knows nothing of topics, durability levels or answers.
 """
@@ -22,8 +23,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import NoReturn
@@ -37,6 +39,7 @@ from penstock.storage.file.files import File, Files
 from penstock.storage.file.index import Covered, Index, decode_index, encode_index
 from penstock.storage.file.layout import index_name, lane_name
 from penstock.storage.file.recovery import Scan, recover, scan_blocks
+from penstock.storage.file.redo import Written
 from penstock.storage.file.reserve import Reserve
 from penstock.storage.file.segment import (
     Sealed,
@@ -54,6 +57,7 @@ logger = logging.getLogger(__name__)
 POSITIONS_MAX = 64
 INDEXES_MAX = 16
 WALK_BYTES = 256 << 10
+UNSYNCED_BYTES_MAX = 128 << 10  # remembered for a redo file; more has a sync of its own
 READ_BYTES = 4096  # a block's length is only known once its header is read: take it along if small
 ANY_TIME = -(2**63)
 
@@ -67,6 +71,8 @@ class FileOptions:
     """Roll when a block is appended in another period of so many seconds; 0 rolls by size alone."""
     files_open_max: int = 512
     reserve_bytes: int = 64 << 20
+    redo_bytes: int = 16 << 20
+    """Of one redo file: what a start after a crash has to put in its place."""
     index_step_bytes: int = 256 << 10
     checkpoint_bytes: int = 64 << 20
     checkpoint_blocks: int = 50_000
@@ -89,8 +95,10 @@ class FileLog:
         *,
         closed_well: bool,
         on_close: Callable[[FileLog], None],
+        forget: Callable[[str], None],
     ) -> None:
         self._files = files
+        self._forget = forget
         self._dirs = dirs
         self._reserve = reserve
         self._options = options
@@ -101,11 +109,15 @@ class FileLog:
         self._synced_file = File(f"{self._prefix}.synced", writable=True)
         self._lock = Lock()
         self._io = Lock()
+        self._syncing = Lock()
         self._pending: list[Block] = []
         self._positions: dict[int, tuple[Segment, int]] = {}
         self._indexed: dict[Segment, None] = {}
         self._broken: LogFrozen | None = None
         self._closed = False
+        self._settled = False
+        self._unsynced: list[Written] | None = []
+        self._unsynced_bytes = 0
 
         found = recover(files, directory, lane, options.index_step_bytes)
         self._segments: tuple[Segment, ...] = tuple(found.segments)
@@ -176,8 +188,46 @@ class FileLog:
         for run in runs:
             self._publish(run)
         self._written_end = blocks[-1].end
+        self._remember(runs)  # behind the end: a sync that ends now must not take it for synced
+
+    def unsynced(self) -> Sequence[Written] | None:
+        """What was written and waits for a sync; None when that is more than is remembered."""
+        return self._unsynced
+
+    def vouched(self) -> int:
+        """All that was written is durable, in a redo file; the synced end. (Outside readers hear of
+        it when the redo file is settled.)"""
+        self._all_durable(self._written_end)
+        return self._synced_end
+
+    def _remember(self, runs: list[_Run]) -> None:
+        self._unsynced_bytes += sum([run.tip.bytes - run.offset for run in runs])
+        if self._unsynced_bytes > UNSYNCED_BYTES_MAX:
+            self._unsynced = None
+        elif self._unsynced is not None:
+            self._unsynced += [
+                Written(run.segment.file.path, run.offset, run.pieces) for run in runs
+            ]
+
+    def _all_durable(self, end: int) -> None:
+        """Everything below ``end`` is; when it was written last, nothing waits any more."""
+        with self._lock:
+            self._synced_end = max(self._synced_end, end)
+            if self._written_end == end:
+                self._unsynced = []
+                self._unsynced_bytes = 0
+
+    def settle(self) -> None:
+        """Sync for the redo file's sake: a log that was closed well has done so."""
+        with self._syncing:
+            if not self._settled:
+                self._sync()
 
     def sync(self) -> int:
+        with self._syncing:
+            return self._sync()
+
+    def _sync(self) -> int:
         self._check_usable()
         tips = [(segment, segment.tip) for segment in self._segments[self._listed :]]
         waiting = [
@@ -199,7 +249,7 @@ class FileLog:
             if not names_synced:
                 self._dirs.sync(self._directory)
             last, tip = tips[-1]
-            self._synced_end = tip.end
+            self._all_durable(tip.end)
             self._note_synced_end(SyncedEnd(tip.end, last.base, tip.bytes))
             with self._io:
                 self._seal()
@@ -268,15 +318,16 @@ class FileLog:
         try:
             if self._broken is None:
                 self.write()
-                self.sync()
+                with self._syncing:
+                    self._sync()
+                    self._settled = True
                 with self._io:
                     self._close_well()
         finally:
             self._forget_files()
             self._on_close(self)
 
-    # --- writing
-    # -----------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def _laid_out(self, blocks: list[Block]) -> list[_Run]:
         """Encode the blocks and say which go to the end of which segment."""
@@ -429,6 +480,7 @@ class FileLog:
                 self._indexed.pop(segment, None)
         failpoint.hit("log.drop")
         for segment in gone:
+            self._reserve.spend(partial(self._forget, segment.file.path))
             self._files.forget(segment.file)
             self._files.disk.unlink(segment.file.path)
             try:
@@ -448,8 +500,7 @@ class FileLog:
         for segment in self._segments:
             self._files.forget(segment.file)
 
-    # --- reading
-    # -----------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def _read(self, segment: Segment, seq: int, bytes_max: int) -> list[Block]:
         tip = segment.tip
