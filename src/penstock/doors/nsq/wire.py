@@ -209,7 +209,8 @@ class Wire(asyncio.Protocol):
         transport = self.transport
         if self.reading or transport is None or not self._may_read():
             return
-        if self.host.crowded:
+        if self.host.crowded and self.owed_bytes:
+            # who has been answered goes on, a read at a time: one log's disk must not stop others
             self.host.held_back.append(self.resume_reading)
             return
         self.reading = True
