@@ -58,6 +58,7 @@ PLACES = {
     "commit.written": "after a commit's blocks were written, before they are synced",
     "commit.durable": "after a commit's blocks are durable, before the loop hears of it",
     "commit.answer": "before the publishers of a commit are answered",
+    "removal.drop": "before the files of a deleted topic or channel go",
     "state.write": "before records go to the state file",
     "state.written": "after records went to the state file",
     "state.sync": "before fdatasync of the state file",

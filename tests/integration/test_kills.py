@@ -71,11 +71,9 @@ PLACES = [
     "checkpoint.rename",
     "manifest.renamed",
 ]
-FIRST_START_ONLY = ("format.", "reserve.")
+ELSEWHERE = ("format.", "reserve.", "removal.")  # see test_storage_kills and test_by_hand
 PLACES += [
-    place
-    for place in failpoint.PLACES
-    if place not in PLACES and not place.startswith(FIRST_START_ONLY)
+    place for place in failpoint.PLACES if place not in PLACES and not place.startswith(ELSEWHERE)
 ]
 RUN_SECONDS_MAX = 1.2
 DRAIN_SECONDS_MAX = 90.0
@@ -156,11 +154,36 @@ def look_for_more(broker: Broker, ledger: Ledger) -> None:
                     peer.send(fin(delivery.id))
 
 
-def test_kills(tmp_path: Path, start_broker: StartBroker) -> None:
-    print(f"reproduce with PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}")
+@pytest.fixture
+def broker(tmp_path: Path, start_broker: StartBroker) -> Broker:
+    """Not started yet."""
     settings = tmp_path / "penstock.toml"
     settings.write_text(SETTINGS)
-    broker = start_broker("--config", str(settings), verb="serve", start=False)
+    return start_broker("--config", str(settings), verb="serve", start=False)
+
+
+def test_a_stop_in_order_under_load(broker: Broker) -> None:
+    """SIGTERM: what was answered is there, and nothing of what was finished comes back."""
+    ledger = Ledger()
+    for name in ("first", "second"):
+        broker.start()
+        work = Workload(ledger, PLANS, broker.port, name, SEED)
+        work.start()
+        enough = len(ledger.answered.get("orders", ())) + 500
+        while len(ledger.answered.get("orders", ())) < enough and not ledger.wrongs:
+            time.sleep(0.01)
+        assert broker.stop() == 0
+        work.stopping.set()
+        work.join()
+        ledger.stopped()
+    broker.start()
+    drain(broker, ledger)
+    take_from_new_topics(broker, ledger)
+    assert not ledger.wrongs, "\n".join(ledger.wrongs)
+
+
+def test_kills(broker: Broker) -> None:
+    print(f"reproduce with PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}")
     ledger = Ledger()
     rng = random.Random(SEED)
     reached: dict[str, int] = {}

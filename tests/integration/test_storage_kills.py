@@ -18,7 +18,9 @@ from tests.tidy.tree import ROOT
 pytestmark = pytest.mark.slow
 
 # the rest belongs to the broker around the engine, whose own tests kill it there
-PLACES = [name for name in failpoint.PLACES if not name.startswith(("commit.", "journals."))]
+PLACES = [
+    name for name in failpoint.PLACES if not name.startswith(("commit.", "journals.", "removal."))
+]
 FIRST_START = ("format.", "reserve.")
 ONCE = (
     *FIRST_START,

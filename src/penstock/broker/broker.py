@@ -7,7 +7,8 @@ safe before the next block is written, so that no answered message can hang on a
 reservation that a crash forgets.
 
 State keys: ``topic/NAME`` the topic's document, ``tag`` the next log tag, ``commit`` the end of
-the commit numbers given out, ``seq/TAG`` the end of a log's reserved seqs.
+the commit numbers given out, ``seq/TAG`` the end of a log's reserved seqs, ``gone/TOPIC`` and
+``gone/TOPIC/CHANNEL`` what was deleted and may still have files.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Broker:
         self.random = random.Random(seed)
         self.topics: dict[str, Topic] = {}
         self.known: dict[str, bytes] = {}  # documents of topics that are not loaded too
+        self.gone: set[str] = set()  # deleted; their files may still have to go
         self.next_tag = 1
         self.commit = 0
         self.commit_reserved = 0
@@ -91,6 +93,8 @@ class Broker:
         for key, value in items.items():
             if key.startswith("topic/"):
                 self.known[key[6:]] = value
+            elif key.startswith("gone/"):
+                self.gone.add(key[5:])
         self.next_tag = int(items.get("tag", b"1"))
         self.commit = self.commit_reserved = int(items.get("commit", b"0"))
 
@@ -191,12 +195,13 @@ class Broker:
         """Gone with its channels; what was published and not committed yet is refused."""
         topic = self.topics[name]
         for channel in [*topic.channels]:
-            topic.delete_channel(channel, now_ns)
+            topic.let_go(channel)
         del self.topics[name]
         topic.gone = True
         self.known.pop(name, None)
         if not topic.ephemeral:
             self.put_state(f"topic/{name}", None)
+            self._note_gone(name)
             for lane in topic.lanes():
                 self.put_state(f"seq/{lane.log}", None)
         for lane in topic.lanes():
@@ -223,7 +228,19 @@ class Broker:
         self.on_channel_made(channel)
 
     def channel_dropped(self, channel: Channel) -> None:
+        if not channel.ephemeral and not self.topics[channel.topic].ephemeral:
+            self._note_gone(f"{channel.topic}/{channel.name}")
         self.on_channel_dropped(channel)
+
+    def _note_gone(self, name: str) -> None:
+        self.gone.add(name)
+        self.put_state(f"gone/{name}", b"")
+
+    def note_removed(self, name: str) -> None:
+        """Nothing of a deleted topic (or TOPIC/CHANNEL) is left on disk: the name is free."""
+        if name in self.gone:
+            self.gone.remove(name)
+            self.put_state(f"gone/{name}", None)
 
 
 def _nothing(channel: Channel) -> None:

@@ -206,9 +206,7 @@ class Topic:
     def delete_channel(self, name: str, now_ns: int) -> None:
         """Gone with all it had; the messages stay in the log. The last one leaves an unclaimed
         mark."""
-        channel = self.channels.pop(name)
-        del self.started[name]
-        channel.drop()
+        channel = self.let_go(name)
         if not self.channels:
             self.unclaimed = {}
             for lane in self.ready_lanes():
@@ -216,10 +214,17 @@ class Topic:
                 if self.paused is not None:
                     end = min(end, self.paused.get(lane.key, end))
                 self.unclaimed[lane.key] = end
-        for subscriber in [*channel.subscribers]:
-            subscriber.on_dropped()
         self.host.keep(self)
         self.host.channel_dropped(channel)
+
+    def let_go(self, name: str) -> Channel:
+        """The channel is none of the topic's any more, and its subscribers hear of it."""
+        channel = self.channels.pop(name)
+        del self.started[name]
+        channel.drop()
+        for subscriber in [*channel.subscribers]:
+            subscriber.on_dropped()
+        return channel
 
     def pause_channel(self, name: str, paused: bool) -> None:
         channel = self.channels[name]

@@ -91,6 +91,7 @@ class Committer:
         self.after_turn: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
         self.on_failure: Callable[[Lane, OperatingError], None] = _no_failure
+        self.on_state_saved: Callable[[OperatingError | None], None] = _not_listening
         self.state_busy = False
         self.state_durable = 0
         self.state_waiters: list[tuple[int, Turn]] = []
@@ -145,12 +146,10 @@ class Committer:
         if writer is None or writer.busy or not lane.pending:
             return  # gone; or its commit under way takes the rest when it ends, or has just done so
         blocks, turn, size = lane.form(now_ns)
-        for block in blocks:
-            writer.log.append(block)
         writer.busy = True
         if self.broker.state_version > self.state_durable:
             # a topic, a tag or a reservation that these blocks need is not safe yet
-            self._after_state(lambda error: self._write(Commit(writer, blocks, turn, size), error))
+            self.after_state(lambda error: self._write(Commit(writer, blocks, turn, size), error))
         else:
             self._write(Commit(writer, blocks, turn, size), None)
 
@@ -159,7 +158,10 @@ class Committer:
         writer = commit.writer
         if error is not None:
             self._written(commit, error)
-        elif writer.synced_each or not self.engine.writes_inline:
+            return
+        for block in commit.blocks:
+            writer.log.append(block)
+        if writer.synced_each or not self.engine.writes_inline:
             self.unwritten.append(commit)
         elif self._write_here(commit):
             self._written(commit, None)
@@ -260,7 +262,7 @@ class Committer:
         turn.end(error)
         if lane.pending:
             if lane.refusal is not None:
-                self._refuse_pending(lane, lane.refusal)
+                self.refuse_pending(lane, lane.refusal)
             else:
                 self.broker.dirty_lanes.append(lane)
                 self.wake()
@@ -268,7 +270,8 @@ class Committer:
             self.settled(writer)
         self.on_room()
 
-    def _refuse_pending(self, lane: Lane, error: OperatingError) -> None:
+    def refuse_pending(self, lane: Lane, error: OperatingError) -> None:
+        """What waits for the lane's next commit turn is not kept."""
         lane.pending = []
         self.broker.uncommitted_bytes -= lane.pending_bytes
         lane.pending_bytes = 0
@@ -342,10 +345,13 @@ class Committer:
             self.wake()
         return turn
 
-    def _after_state(self, then: Callable[[Exception | None], None]) -> None:
-        turn = Turn()
-        turn.waiters.append(_Continuation(turn, then))
-        self.state_waiters.append((self.broker.state_version, turn))
+    def after_state(self, then: Callable[[Exception | None], None]) -> None:
+        """Call when all state changed so far is safe, or can't be made so."""
+        turn = self.state_turn()
+        if turn.over:
+            then(None)
+        else:
+            turn.waiters.append(_Continuation(turn, then))
 
     def _save_state(self) -> None:
         if self.state_busy:
@@ -371,8 +377,9 @@ class Committer:
             if failure is None:
                 self.state_durable = version
             else:
-                error = OperatingError(f"state could not be saved: {failure}")
+                error = _not_saved(failure)
                 log.error("%s; what depends on it is refused", error)
+            self.on_state_saved(error)
             waiters, self.state_waiters = self.state_waiters, []
             for needed, turn in waiters:
                 if needed <= version:
@@ -397,6 +404,11 @@ class _Continuation:
         self.then(self.turn.error)
 
 
+def _not_saved(failure: Exception) -> OperatingError:
+    kind = DiskFull if isinstance(failure, DiskFull) else OperatingError
+    return kind(f"state could not be saved: {failure}")
+
+
 def _as_operating(lane: Lane, failure: Exception) -> OperatingError:
     if isinstance(failure, OperatingError):
         return failure
@@ -412,4 +424,8 @@ def _nothing() -> None:
 
 
 def _no_failure(lane: Lane, error: OperatingError) -> None:
+    """Nobody listens."""
+
+
+def _not_listening(error: OperatingError | None) -> None:
     """Nobody listens."""

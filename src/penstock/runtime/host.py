@@ -25,6 +25,7 @@ from penstock.runtime.journals import Journals, Keeper, journal_name, open_new
 from penstock.runtime.loading import Loaded, load, settle
 from penstock.runtime.pool import Pool
 from penstock.runtime.reader import Reader
+from penstock.runtime.removal import Removals
 from penstock.runtime.timers import Timers
 from penstock.storage.memory import MemoryEngine
 from penstock.storage.port import Engine
@@ -96,6 +97,9 @@ class Host:
         self.committer.after_turn = self._after_turn
         self.committer.on_room = self._room
         self.committer.on_failure = self._failed
+        self.committer.on_state_saved = self._state_saved
+        self.journals.on_failure = self._journal_failed
+        self.removals = Removals(broker, self.committer, pool)
         broker.on_channel_made = self._channel_made
         broker.on_channel_dropped = self._channel_dropped
         self.loading: dict[str, list[Callable[[Topic | None, PenstockError | None], None]]] = {}
@@ -114,6 +118,14 @@ class Host:
             else:
                 items[key] = value
         self.broker.restore(items)
+        self.removals.finish_earlier(self.engine)
+        if not self.engine.accepts_publishes():
+            self._full(
+                DiskFull(
+                    "the disk was too full at the start: nothing is accepted until there is room."
+                    " All that is stored is kept, and consumers go on; free some space"
+                )
+            )
         self._tick()
         for name, document in self.broker.known.items():
             # what sleeps in a delay lane may be due, what is old may have to go: open it now
@@ -133,6 +145,8 @@ class Host:
         waiting = self.loading.get(name)
         if waiting is not None:
             waiting.append(then)
+            return None
+        if self.removals.wait(name, partial(self._ask_again, name, then)):
             return None
         if name not in self.broker.known:
             try:
@@ -185,22 +199,42 @@ class Host:
             then(topic, error)
         self.wake()
 
-    def delete_topic(self, name: str) -> None:
+    def _ask_again(
+        self, name: str, then: Callable[[Topic | None, PenstockError | None], None]
+    ) -> None:
+        topic = self.topic(name, then)
+        if topic is not None:
+            then(topic, None)
+
+    def delete_topic(self, name: str) -> Turn:
         """With all it had. It must be loaded."""
         topic = self.broker.topics[name]
         keepers: list[Keeper] = [*topic.channels.values(), *topic.partitions]
         self.broker.delete_topic(name, self.clock.now_ns())
         for keeper in keepers:
             self.journals.take(keeper)
-        self.loading[name] = []  # who asks for the name meanwhile waits
-        self._when_idle(topic, partial(self._drop, topic))
-        self.wake()
-
-    def _drop(self, topic: Topic) -> None:
         for lane in topic.lanes():
-            self.committer.writers.pop(lane).log.close()
-        self._engine_of(topic).drop_topic(topic.name)
-        self._open_again(topic.name)
+            if lane.refusal is not None:
+                self.committer.refuse_pending(lane, lane.refusal)
+        self.problems.pop(name, None)
+        self.removals.begin(name)
+        self._when_idle(topic, partial(self._remove, topic))
+        return self.state_turn()
+
+    def _remove(self, topic: Topic) -> None:
+        logs = [self.committer.writers.pop(lane).log for lane in topic.lanes()]
+        engine = self._engine_of(topic)
+
+        def job() -> None:
+            for opened in logs:
+                try:
+                    opened.close()
+                except OperatingError:
+                    pass  # what could not be written is not wanted any more
+            logs.clear()
+            engine.drop_topic(topic.name)
+
+        self.removals.remove(topic.name, job)
 
     def _when_idle(self, topic: Topic, then: Callable[[], None]) -> None:
         """Call when no lane of the topic has anything pending or under way."""
@@ -213,9 +247,7 @@ class Host:
     def _open_again(self, name: str) -> None:
         """A name is free again: whoever asked for it meanwhile gets its topic."""
         for then in self.loading.pop(name):
-            topic = self.topic(name, then)
-            if topic is not None:
-                then(topic, None)
+            self._ask_again(name, then)
 
     def unload(self, topic: Topic) -> None:
         """Close a topic that nobody uses; its next use opens it again."""
@@ -270,8 +302,46 @@ class Host:
     def _channel_dropped(self, channel: Channel) -> None:
         topic = self.broker.topics[channel.topic]
         self.journals.take(channel)
-        engine = self.memory if channel.ephemeral else self._engine_of(topic)
-        engine.drop_channel(channel.topic, journal_name(channel))
+        self.problems.pop(f"{channel.topic}/{channel.name}", None)
+        if channel.ephemeral or topic.ephemeral:
+            self.memory.drop_channel(channel.topic, journal_name(channel))
+            return
+        name = f"{channel.topic}/{channel.name}"
+        self.removals.begin(name)
+        drop = self._engine_of(topic).drop_channel
+        self.removals.remove(name, partial(drop, channel.topic, journal_name(channel)))
+
+    def is_leaving(self, topic: str, channel: str, then: Callable[[], None]) -> bool:
+        """Whether a deleted channel of that name still has files; then ``then`` is called when it
+        has none, and the name can be used."""
+        return self.removals.wait(f"{topic}/{channel}", then)
+
+    # -- by hand: the turns end when it is safe to say that it is done
+
+    def pause_topic(self, topic: Topic) -> Turn:
+        topic.pause()
+        return self.state_turn()
+
+    def unpause_topic(self, topic: Topic) -> Turn:
+        topic.unpause()
+        return self.state_turn()
+
+    def empty_topic(self, topic: Topic) -> Turn:
+        topic.empty()
+        return self.state_turn()
+
+    def pause_channel(self, topic: Topic, name: str, *, paused: bool) -> Turn:
+        topic.pause_channel(name, paused)
+        return self.state_turn()
+
+    def empty_channel(self, topic: Topic, name: str) -> Turn:
+        topic.empty_channel(name, self.clock.now_ns())
+        self.wake()
+        return self.journals.turn(topic.channels[name])
+
+    def delete_channel(self, topic: Topic, name: str) -> Turn:
+        topic.delete_channel(name, self.clock.now_ns())
+        return self.state_turn()
 
     def publish_delayed(
         self, topic: Topic, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int
@@ -306,13 +376,26 @@ class Host:
 
     def _failed(self, lane: Lane, error: OperatingError) -> None:
         if isinstance(error, DiskFull):
-            if self.broker.refusal is None:
-                log.error("%s", error)
-            self.broker.refusal = error
-            self.problems["disk"] = str(error)
+            self._full(error)
         elif lane.topic not in self.problems:
             self.problems[lane.topic] = str(error)
             log.error("%s/%s takes no more writes: %s", lane.topic, lane.key, error)
+
+    def _full(self, error: DiskFull) -> None:
+        if self.broker.refusal is None:
+            log.error("%s", error)
+        self.broker.refusal = error
+        self.problems["disk"] = str(error)
+
+    def _state_saved(self, error: OperatingError | None) -> None:
+        if error is not None:
+            self.problems["state"] = str(error)
+        else:
+            self.problems.pop("state", None)
+
+    def _journal_failed(self, keeper: Keeper, error: OperatingError) -> None:
+        if not isinstance(error, DiskFull):
+            self.problems[f"{keeper.topic}/{journal_name(keeper)}"] = str(error)
 
     def _damaged(self, lane: Lane, error: CorruptionError) -> None:
         if lane.topic not in self.problems:
@@ -346,6 +429,7 @@ class Host:
         if chore is not None:
             self.chore_busy = True
             self.pool.submit(chore, self._chore_done)
+        self.removals.try_again()
         if self.broker.refusal is not None and self.engine.accepts_publishes():
             log.info("there is room on the disk again: publishes are accepted")
             self.broker.refusal = None
@@ -365,6 +449,8 @@ class Host:
         self.timers.stop()
         self.committer.turn()
         for lane in [*self.committer.writers]:
+            if lane not in self.committer.writers:
+                continue  # its topic was deleted, and that waited for the lanes before it
             idle = asyncio.Event()
             self.committer.when_idle(lane, idle.set)
             await idle.wait()
@@ -372,6 +458,7 @@ class Host:
         while (
             self.loading
             or self.journals.busy
+            or self.removals.under_way
             or self.committer.state_busy
             or self.broker.state_changes
             or self.chore_busy
@@ -381,12 +468,14 @@ class Host:
         await self.loop.run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        for journal in self.journals.collect():
-            journal.write()
-        for journal in self.journals.open.values():
-            journal.close()
-        for writer in self.committer.writers.values():
-            writer.log.close()
+        self.journals.collect()
+        closes = [journal.close for journal in self.journals.open.values()]
+        closes += [writer.log.close for writer in self.committer.writers.values()]
+        for close in closes:
+            try:
+                close()
+            except OperatingError as error:  # the others can be closed all the same
+                log.warning("could not be closed cleanly: %s", error)
         self.engine.close()
 
 

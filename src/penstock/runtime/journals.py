@@ -15,6 +15,7 @@ from functools import partial
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
+from penstock.broker.lanes import Turn
 from penstock.broker.partition import Partition
 from penstock.broker.restore import snapshot
 from penstock.clock import Clock
@@ -30,6 +31,7 @@ log = logging.getLogger("penstock.journals")
 SNAPSHOT_BYTES = 8 << 20
 Keeper = Channel | Partition
 """Who has a journal: a channel, or a partition for its delay lane."""
+Failures = dict[Journal, OperatingError]
 
 
 class Journals:
@@ -58,6 +60,8 @@ class Journals:
         self.armed: Handle | None = None
         self.busy = False
         self.failure: OperatingError | None = None
+        self.waiting: list[tuple[Journal | None, Turn]] = []
+        self.on_failure: Callable[[Keeper, OperatingError], None] = _nothing
 
     def arm(self) -> None:
         """At each turn's end: if something happened, write it within the interval."""
@@ -86,6 +90,14 @@ class Journals:
         )
         return self.failure is None and (at_rest or self.covered_at_ns >= monotonic_ns)
 
+    def turn(self, keeper: Keeper) -> Turn:
+        """A turn that ends when all that has happened to the keeper so far is synced."""
+        turn = Turn()
+        self.waiting.append((self.open.get(keeper), turn))
+        if not self.busy:
+            self.flush()
+        return turn
+
     def collect(self) -> list[Journal]:
         """Hand what happened to the journals; returns those that have something to write."""
         broker = self.broker
@@ -113,37 +125,47 @@ class Journals:
         self.unwritten.clear()
         for journal in written:
             self.unsynced[journal] = None
+        waiting, self.waiting = self.waiting, []
         monotonic_ns = self.clock.monotonic_ns()
         synced: list[Journal] = []
-        if self.unsynced and monotonic_ns - self.synced_at_ns >= self.sync_interval_ns:
+        overdue = monotonic_ns - self.synced_at_ns >= self.sync_interval_ns
+        if self.unsynced and (waiting or overdue):
             self.synced_at_ns = monotonic_ns
             synced = [*self.unsynced]
             self.unsynced.clear()
         if not written and not synced:
+            _end(waiting, {})
             self.arm()
             return
         self.busy = True
 
-        def then(failures: dict[Journal, OperatingError] | None, failure: Exception | None) -> None:
+        def then(failures: Failures | None, failure: Exception | None) -> None:
             self.busy = False
             if failures is None:
                 assert failure is not None
                 raise failure  # our bug: end loudly
-            still_open = {*self.open.values()} if failures else set()
-            for journal, error in failures.items():
-                if error.retry and journal in still_open:
-                    self.unwritten[journal] = None
-            self._note(next(iter(failures.values()), None))
+            self._note(failures)
             if synced and not failures:
                 self.covered_at_ns = monotonic_ns
-            self.arm()
+            _end(waiting, failures)
+            if self.waiting:
+                self.flush()
+            else:
+                self.arm()
 
         self.pool.submit(partial(_write, written, synced), then)
 
-    def _note(self, failure: OperatingError | None) -> None:
+    def _note(self, failures: Failures) -> None:
+        failure = next(iter(failures.values()), None)
         if failure is not None and self.failure is None:
             log.error("%s; deliveries go on, finished messages may come again", failure)
         self.failure = failure
+        for keeper, journal in self.open.items() if failures else ():
+            error = failures.get(journal)
+            if error is not None:
+                self.on_failure(keeper, error)
+                if error.retry:
+                    self.unwritten[journal] = None
 
     def take(self, keeper: Keeper) -> Journal | None:
         """The keeper goes: its journal is whoever asks's to close, or to drop unwritten."""
@@ -154,9 +176,14 @@ class Journals:
         return journal
 
 
-def _write(written: Sequence[Journal], synced: Sequence[Journal]) -> dict[Journal, OperatingError]:
+def _end(waiting: Iterable[tuple[Journal | None, Turn]], failures: Failures) -> None:
+    for journal, turn in waiting:
+        turn.end(failures.get(journal) if journal is not None else None)
+
+
+def _write(written: Sequence[Journal], synced: Sequence[Journal]) -> Failures:
     """On a disk thread; returns what failed. One journal's failure holds no other up."""
-    failures: dict[Journal, OperatingError] = {}
+    failures: Failures = {}
     for journal in written:
         try:
             journal.write()
@@ -193,3 +220,7 @@ def open_new(engine: Engine, keeper: Keeper) -> Journal:
     for _ in journal.recover():
         raise AssertionError(f"{keeper!r} is new and has a journal")
     return journal
+
+
+def _nothing(keeper: Keeper, error: OperatingError) -> None:
+    """Nobody listens."""

@@ -10,9 +10,9 @@ from typing import TypeVar, cast
 from penstock.broker.broker import BrokerOptions, TopicPolicy
 from penstock.broker.lanes import Turn
 from penstock.broker.topic import Topic
-from penstock.errors import PenstockError
+from penstock.errors import DiskFull, PenstockError
 from penstock.runtime.host import Host, HostOptions
-from penstock.storage.memory import MemoryEngine
+from penstock.storage.memory import MemoryEngine, MemoryState
 from penstock.storage.port import Engine
 from penstock.testing import FakeClock
 
@@ -89,6 +89,17 @@ class HandLoop:
                 timer.call()
 
 
+class FullState(MemoryState):
+    """A state that finds no room while ``full``."""
+
+    full = False
+
+    def sync(self) -> None:
+        if self.full:
+            raise DiskFull("no room")
+        super().sync()
+
+
 class Rig:
     """A host by hand."""
 
@@ -121,3 +132,8 @@ class Rig:
 
 def _unexpected(topic: Topic | None, error: PenstockError | None) -> None:
     raise AssertionError(f"called back with {topic}, {error}")
+
+
+def is_over(turn: Turn) -> bool:
+    """Asked of a function, so that a type checker does not take the first answer for good."""
+    return turn.over

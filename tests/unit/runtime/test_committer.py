@@ -1,7 +1,9 @@
 """Group commit, step by step: what happens between the turns and the disk's answers."""
 
 from penstock.broker.topic import Topic
-from tests.unit.runtime.rig import Rig
+from penstock.errors import DiskFull
+from penstock.storage.memory import MemoryEngine
+from tests.unit.runtime.rig import FullState, Rig
 
 
 def test_what_is_published_while_state_is_saved_is_committed_once() -> None:
@@ -57,3 +59,25 @@ def test_a_large_commit_waits_for_nobody() -> None:
     rig.pool.run()
     assert large.over
     rig.settle()
+
+
+def test_a_full_disk_under_the_state_refuses_only_while_it_is_full() -> None:
+    engine = MemoryEngine()
+    state = engine.state = FullState()
+    rig = Rig("written", engine)
+    topic = rig.topic("t")
+    state.full = True
+    refused = rig.publish(topic, b"refused")
+    rig.settle()
+    assert isinstance(refused.error, DiskFull)
+    assert "state" in rig.host.problems
+    state.full = False
+    rig.loop.advance(1)  # somebody looks if there is room
+    kept = rig.publish(topic, b"kept")
+    rig.settle()
+    assert kept.over
+    assert kept.error is None
+    assert "state" not in rig.host.problems
+    lane = topic.ready_lanes()[0]
+    stored = rig.host.committer.writers[lane].log.read(0, 1000)
+    assert [block.body_at(0) for block in stored] == [b"kept"]
