@@ -50,6 +50,7 @@ from penstock.protocol.journal import (
     Record,
 )
 
+GATHERING_NS = 20_000_000  # so long the first consumers to arrive leave their parts to the next
 ALARM_MESSAGES_MAX = 2000  # timed out and woken in one turn: well under 2 ms
 NOT_IN_FLIGHT = "ID not in flight"
 NOT_OWNER = "client does not own message"
@@ -101,6 +102,7 @@ class Channel:
         self.wakes: list[tuple[int, int, int, Progress]] = []
         self.alarm_at_ns = 0
         self.wake_at_ns = 0
+        self.gathers_until_ns = 0  # subscribers arrive, and others may be about to
         self.dirty = False
         self.journal_dirty = False
         self.message_count = 0
@@ -194,15 +196,34 @@ class Channel:
             return
         self.subscribers.rotate(-1)
         share = -(-ready // len(takers))
+        gathering = self.gathers_until_ns > 0
+        part = self._part(ready) if gathering else 0
         more = False
         for taker in takers:
             room = taker.ready - taker.in_flight
+            if gathering:
+                room = min(room, part - taker.in_flight)
+                if room <= 0:
+                    continue
             handout = Handout(self, taker, room if room < share else share, now_ns, monotonic_ns)
             taken = self._hand_out(handout)
             more = more or taken > 0 or handout.room <= 0
         if more and self.ready_count():
             # some took less than their share, or more than one turn's bytes are waiting
             self.mark_dirty()
+
+    def arrive(self, subscriber: Subscriber, monotonic_ns: int) -> None:
+        """A subscriber asks for messages for the first time. Consumers start together, and what
+        waits is not all for the one whose RDY is heard first: for a moment none holds more than its
+        part among all that are subscribed."""
+        subscriber.arrived = True
+        if len(self.subscribers) > 1:
+            self.gathers_until_ns = monotonic_ns + GATHERING_NS
+            self.host.alarm(self.gathers_until_ns, self)
+
+    def _part(self, ready: int) -> int:
+        held = sum([one.in_flight for one in self.subscribers])
+        return -(-(ready + held) // len(self.subscribers))
 
     def ready_count(self) -> int:
         """Messages that could be handed out now."""
@@ -453,6 +474,9 @@ class Channel:
         if self.wake_at_ns <= now_ns:
             self.wake_at_ns = 0
         self.watch_wakes()
+        if self.gathers_until_ns and self.gathers_until_ns <= monotonic_ns:
+            self.gathers_until_ns = 0
+            self.mark_dirty()
 
     # -- by hand
 

@@ -13,6 +13,7 @@ class Subscriber:
     """
 
     __slots__ = (
+        "arrived",
         "blocked",
         "closing",
         "deliver",
@@ -44,6 +45,7 @@ class Subscriber:
         self.number = 0
         self.ready = 0
         self.in_flight = 0
+        self.arrived = False  # it has asked for messages
         self.blocked = False
         self.closing = False
         self.message_count = 0

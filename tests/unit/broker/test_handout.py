@@ -1,6 +1,7 @@
 """Who gets what: a fair share each, and never anything behind a mark."""
 
 from penstock.broker.broker import Broker, BrokerOptions
+from penstock.broker.channel import GATHERING_NS
 from penstock.broker.handout import DELIVERY_BYTES_MAX
 from penstock.protocol.block import gather
 from tests.unit.broker.rig import Consumer, commit
@@ -18,6 +19,48 @@ def test_consumers_share_what_is_ready() -> None:
     commit(topic.partitions[0].ready[0])
     channel.pump(0, 0)
     assert [len(consumer.got) for consumer in consumers] == [250] * 4
+
+
+def test_who_arrives_first_leaves_the_others_their_part() -> None:
+    broker = Broker(BrokerOptions(), seed=1)
+    topic = broker.make_topic("orders", 0)
+    channel = topic.channel("billing", 0)
+    topic.publish([b"x"] * 1000, 1000, 0)
+    commit(topic.partitions[0].ready[0])
+    consumers = [Consumer(f"c{number}") for number in range(4)]
+    for consumer in consumers:
+        channel.subscribe(consumer.subscriber)
+    for at_ns, consumer in enumerate(consumers[:3]):
+        channel.arrive(consumer.subscriber, at_ns)
+        channel.set_ready(consumer.subscriber, 2500)
+        while channel.dirty:
+            channel.pump(at_ns, at_ns)
+    assert [len(consumer.got) for consumer in consumers] == [250, 250, 250, 0]
+    channel.finish(consumers[0].subscriber, consumers[0].ids[:100], 9)
+    while channel.dirty:
+        channel.pump(9, 9)
+    assert len(consumers[0].got) == 250 + 75  # its part of what is outstanding by now
+    channel.on_alarm(GATHERING_NS, GATHERING_NS)  # the third's is not over
+    assert channel.depth() == 175
+    channel.on_alarm(GATHERING_NS + 2, GATHERING_NS + 2)
+    while channel.dirty:
+        channel.pump(GATHERING_NS + 2, GATHERING_NS + 2)
+    assert not channel.depth()  # whoever has not come by then misses its part
+    assert sum(len(consumer.got) for consumer in consumers) == 1000
+
+
+def test_a_consumer_by_itself_waits_for_nobody() -> None:
+    broker = Broker(BrokerOptions(), seed=1)
+    topic = broker.make_topic("orders", 0)
+    channel = topic.channel("billing", 0)
+    topic.publish([b"x"] * 1000, 1000, 0)
+    commit(topic.partitions[0].ready[0])
+    consumer = Consumer()
+    channel.subscribe(consumer.subscriber)
+    channel.arrive(consumer.subscriber, 0)
+    channel.set_ready(consumer.subscriber, 2500)
+    channel.pump(0, 0)
+    assert len(consumer.got) == 1000
 
 
 def test_a_sample_that_passes_over_more_than_a_turn_s_bytes_goes_on() -> None:

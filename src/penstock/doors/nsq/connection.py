@@ -453,6 +453,8 @@ class Connection(Wire):
             reason = f"RDY count {count} out of range 0-{self.door.ready_count_max}"
             self.fail(PeerError("E_INVALID", reason))
             return
+        if count and not self.subscriber.arrived:
+            self.channel.arrive(self.subscriber, self.clock.monotonic_ns())
         self.channel.set_ready(self.subscriber, count)
 
     def on_fin(self, command: Command) -> None:
