@@ -1,10 +1,15 @@
 """Who gets what: a fair share each, and never anything behind a mark."""
 
 from penstock.broker.broker import Broker, BrokerOptions
-from penstock.broker.channel import GATHERING_NS
+from penstock.broker.channel import GATHERING_NS, Channel
 from penstock.broker.handout import DELIVERY_BYTES_MAX
 from penstock.protocol.block import gather
 from tests.unit.broker.rig import Consumer, commit
+
+
+def pump(channel: Channel, at_ns: int) -> None:
+    while channel.dirty:
+        channel.pump(at_ns, at_ns)
 
 
 def test_consumers_share_what_is_ready() -> None:
@@ -33,18 +38,15 @@ def test_who_arrives_first_leaves_the_others_their_part() -> None:
     for at_ns, consumer in enumerate(consumers[:3]):
         channel.arrive(consumer.subscriber, at_ns)
         channel.set_ready(consumer.subscriber, 2500)
-        while channel.dirty:
-            channel.pump(at_ns, at_ns)
+        pump(channel, at_ns)
     assert [len(consumer.got) for consumer in consumers] == [250, 250, 250, 0]
     channel.finish(consumers[0].subscriber, consumers[0].ids[:100], 9)
-    while channel.dirty:
-        channel.pump(9, 9)
+    pump(channel, 9)
     assert len(consumers[0].got) == 250 + 75  # its part of what is outstanding by now
     channel.on_alarm(GATHERING_NS, GATHERING_NS)  # the third's is not over
     assert channel.depth() == 175
     channel.on_alarm(GATHERING_NS + 2, GATHERING_NS + 2)
-    while channel.dirty:
-        channel.pump(GATHERING_NS + 2, GATHERING_NS + 2)
+    pump(channel, GATHERING_NS + 2)
     assert not channel.depth()  # whoever has not come by then misses its part
     assert sum(len(consumer.got) for consumer in consumers) == 1000
 
