@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from struct import unpack_from
 
-from penstock.protocol.nsq import Command, Limits, parse_number
+from penstock.protocol.nsq import Command, Limits, parse_number, scan
 
 Event = tuple[object, ...]
 LINE_BYTES_MAX = 16384
@@ -79,7 +79,12 @@ def _command(
         body, at = _sized(data, at, 1, limits.message_size_max, (verb, "E_BAD_MESSAGE"))
         return (verb, params[0], *([number] if verb == "DPUB" else []), body), at
     least = 4 if verb == "MPUB" else 1
-    body, at = _sized(data, at, least, limits.body_size_max, (verb, "E_BAD_BODY"))
+    try:
+        body, at = _sized(data, at, least, limits.body_size_max, (verb, "E_BAD_BODY"))
+    except Short:
+        if verb == "MPUB" and len(data) - at >= 8:
+            _count(data[at + 4 : at + 8], limits)  # it is judged before the rest is there
+        raise
     return (verb, params[0], *_batch(body, limits)) if verb == "MPUB" else (verb, body), at
 
 
@@ -96,10 +101,15 @@ def _sized(
     return data[at + 4 : at + 4 + size], at + 4 + size
 
 
-def _batch(body: bytes, limits: Limits) -> list[bytes]:
-    (count,), at = unpack_from(">i", body), 4
+def _count(body: bytes, limits: Limits) -> int:
+    (count,) = unpack_from(">i", body)
     if not 0 < count <= (limits.body_size_max - 4) // 5:
         raise Bad("MPUB", "E_BAD_BODY")
+    return int(count)
+
+
+def _batch(body: bytes, limits: Limits) -> list[bytes]:
+    count, at = _count(body, limits), 4
     bodies: list[bytes] = []
     for _ in range(count):
         try:
@@ -145,6 +155,40 @@ def events(commands: Iterable[Command]) -> list[Event]:
         else:
             out.append(command)
     return out
+
+
+def whole(data: bytes, limits: Limits) -> tuple[list[Event], int]:
+    """What the door makes of it when everything comes in one piece, and where it stopped."""
+    commands: list[Command] = []
+    at = 0
+    while at < len(data):
+        found, at, _ = scan(data, at, limits)
+        if not found:
+            break
+        commands += found
+        if found[-1][0] in ("BAD", "CUT"):
+            at = len(data)
+    return events(commands), at
+
+
+def in_pieces(pieces: Iterable[bytes], limits: Limits) -> list[Event]:
+    """The same as it arrives: the rest waits until it has as many bytes as the scan asked for."""
+    commands: list[Command] = []
+    rest, needed = b"", 0
+    for piece in pieces:
+        rest += piece
+        if len(rest) < needed:
+            continue
+        at = 0
+        while at < len(rest):
+            found, at, needed = scan(rest, at, limits)
+            if not found:
+                break
+            commands += found
+            if found[-1][0] in ("BAD", "CUT"):
+                return events(commands)
+        rest = rest[at:]
+    return events(commands)
 
 
 def _number(raw: bytes) -> int:

@@ -12,9 +12,9 @@ from struct import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.protocol.nsq import Command, Limits, scan
+from penstock.protocol.nsq import Limits, scan
 from tests.property.budget import budget
-from tests.property.naive_scan import Event, events, naive_scan
+from tests.property.naive_scan import events, in_pieces, naive_scan, whole
 
 LIMITS = Limits(message_size_max=40, body_size_max=120, req_timeout_ms_max=3_600_000)
 
@@ -79,44 +79,10 @@ broken = st.one_of(
 streams = st.lists(st.one_of(good, good, good, good, good, good, broken), max_size=12).map(b"".join)
 
 
-def whole(data: bytes) -> tuple[list[Event], int]:
-    """What the door makes of it when everything comes in one piece, and where it stopped."""
-    commands: list[Command] = []
-    at = 0
-    while at < len(data):
-        found, at, _ = scan(data, at, LIMITS)
-        if not found:
-            break
-        commands += found
-        if found[-1][0] in ("BAD", "CUT"):
-            at = len(data)
-    return events(commands), at
-
-
-def in_pieces(pieces: list[bytes]) -> list[Event]:
-    """The same as it arrives: the rest waits until it has as many bytes as the scan asked for."""
-    commands: list[Command] = []
-    rest, needed = b"", 0
-    for piece in pieces:
-        rest += piece
-        if len(rest) < needed:
-            continue
-        at = 0
-        while at < len(rest):
-            found, at, needed = scan(rest, at, LIMITS)
-            if not found:
-                break
-            commands += found
-            if found[-1][0] in ("BAD", "CUT"):
-                return events(commands)
-        rest = rest[at:]
-    return events(commands)
-
-
 @budget(300)
 @given(streams)
 def test_the_scan_finds_what_a_naive_one_finds(data: bytes) -> None:
-    assert whole(data) == naive_scan(data, LIMITS)
+    assert whole(data, LIMITS) == naive_scan(data, LIMITS)
 
 
 @budget(200)
@@ -124,13 +90,13 @@ def test_the_scan_finds_what_a_naive_one_finds(data: bytes) -> None:
 def test_any_chunking_gives_the_same_commands(draw: st.DataObject, data: bytes) -> None:
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=8).map(sorted), label="cuts")
     pieces = [data[low:high] for low, high in pairwise([0, *cuts, len(data)])]
-    assert in_pieces(pieces) == whole(data)[0]
+    assert in_pieces(pieces, LIMITS) == whole(data, LIMITS)[0]
 
 
 @budget(60)
 @given(streams.filter(lambda data: len(data) < 2000))
 def test_byte_by_byte_gives_the_same_commands(data: bytes) -> None:
-    assert in_pieces([data[i : i + 1] for i in range(len(data))]) == whole(data)[0]
+    assert in_pieces([data[i : i + 1] for i in range(len(data))], LIMITS) == whole(data, LIMITS)[0]
 
 
 @budget(100)
@@ -155,7 +121,7 @@ def test_no_bytes_make_it_raise_or_hold_much(pattern: bytes, cut: bool) -> None:
     data = pattern * (65536 // len(pattern)) + (pattern[: len(pattern) // 2] if cut else b"")
     tracemalloc.start()
     try:
-        whole(data)
+        whole(data, LIMITS)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -272,10 +272,11 @@ def _scan_mpub(data: bytes, at: int, params: list[bytes], limits: Limits) -> Fou
         return bad(MPUB, "E_BAD_BODY", f"MPUB body too big {size} > {limits.body_size_max}"), at
     if size < 4:
         return bad(MPUB, "E_BAD_BODY", "MPUB failed to read message count"), at
-    if len(data) - at >= 8:
-        fault = _count_fault(_size_at(data, at + 4)[0], limits)
-        if fault is not None:
-            return (BAD, MPUB, fault), at
+    if len(data) - at < 8:
+        return 8  # the count is judged as soon as it is there, as nsqd does
+    fault = _count_fault(_size_at(data, at + 4)[0], limits)
+    if fault is not None:
+        return (BAD, MPUB, fault), at
     stop = at + 4 + size
     if stop > len(data):
         return 4 + size
