@@ -15,16 +15,16 @@ An unknown kind is kept by whoever copies the entry and skipped by whoever reads
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
-from struct import Struct
 
 from penstock.errors import CorruptionError
 
 KEY, TAG, HEADER, PRIORITY, DUE, EXPIRY, DEDUPE = range(1, 8)
-FIELD = Struct("<BI")
-INT64 = Struct("<q")
-INT32 = Struct("<i")
-NAME_LENGTH = Struct("<H")
+FIELD = struct.Struct("<BI")
+INT64 = struct.Struct("<q")
+INT32 = struct.Struct("<i")
+NAME_LENGTH = struct.Struct("<H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,14 @@ def encode_attributes(attributes: Attributes) -> bytes:
 
 
 def decode_attributes(entry: bytes) -> Attributes:
+    """What the entry says; CorruptionError on anything that ``encode_attributes`` never wrote."""
+    try:
+        return _decoded(entry)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptionError(f"an attribute is cut short or damaged ({error})") from error
+
+
+def _decoded(entry: bytes) -> Attributes:
     key: str | None = None
     tags: list[str] = []
     headers: dict[str, str] = {}
@@ -69,8 +77,6 @@ def decode_attributes(entry: bytes) -> Attributes:
     dedupe: str | None = None
     at = 0
     while at < len(entry):
-        if len(entry) - at < FIELD.size:
-            raise CorruptionError("an attribute is cut short")
         kind, length = FIELD.unpack_from(entry, at)
         at += FIELD.size
         value = entry[at : at + length]

@@ -333,6 +333,8 @@ def decode(stored: bytes | memoryview, at: int = 0) -> Block:
         attributes = []
         start = 0
         for end in bounds:
+            if end < start:
+                raise CorruptionError(f"attributes of block at seq {base} end before they begin")
             attributes.append(bytes(view[offset + start : offset + end]))
             start = end
         offset += start

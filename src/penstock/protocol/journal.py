@@ -29,6 +29,8 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
+from penstock.errors import CorruptionError
+
 MAGIC = b"PSJ1"
 BATCH = Struct("<4sIIIIQ")
 RECORD = Struct("<BxHIQQqq")
@@ -96,7 +98,7 @@ def find_batches(stored: bytes, at: int = 0) -> Iterator[tuple[int, int, bool, i
 
 
 def decode_batch(stored: bytes, at: int, end: int) -> Batch:
-    """The batch that ``find_batches`` found there."""
+    """The batch that ``find_batches`` found there; CorruptionError when its names are no names."""
     _, _, records_bytes, _, flags, _ = BATCH.unpack_from(stored, at)
     name_at = at + BATCH.size + records_bytes
     records = [
@@ -107,10 +109,15 @@ def decode_batch(stored: bytes, at: int, end: int) -> Batch:
     ]
     names: dict[int, str] = {}
     while name_at < end:
+        if end - name_at < CLIENT.size:
+            raise CorruptionError("the names of a batch are cut short")
         number, length = CLIENT.unpack_from(stored, name_at)
         name_at += CLIENT.size
-        names[number] = stored[name_at : name_at + length].decode(errors="replace")
+        name = stored[name_at : name_at + length]
         name_at += length
+        if name_at > end:
+            raise CorruptionError("the names of a batch are cut short")
+        names[number] = name.decode(errors="replace")
     return Batch(records, names, bool(flags & SNAPSHOT))
 
 

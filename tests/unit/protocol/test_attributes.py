@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptionError
-from penstock.protocol.attributes import FIELD, Attributes, decode_attributes, encode_attributes
+from penstock.protocol.attributes import (
+    DUE,
+    FIELD,
+    HEADER,
+    KEY,
+    PRIORITY,
+    Attributes,
+    decode_attributes,
+    encode_attributes,
+)
 
 texts = st.text(max_size=9)
 times = st.none() | st.integers(-(2**63), 2**63 - 1)
@@ -58,3 +67,17 @@ def test_an_entry_cut_inside_a_field_is_refused(one: Attributes, data: st.DataOb
     cut = data.draw(st.sampled_from(sorted({*range(len(entry))} - borders)))
     with pytest.raises(CorruptionError, match="cut short"):
         decode_attributes(entry[:cut])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        FIELD.pack(KEY, 1) + b"\xff",
+        FIELD.pack(PRIORITY, 3) + b"\0\0\0",
+        FIELD.pack(DUE, 9) + b"\0" * 9,
+        FIELD.pack(HEADER, 1) + b"\0",
+    ],
+)
+def test_a_field_that_nobody_wrote_is_damage(entry: bytes) -> None:
+    with pytest.raises(CorruptionError, match="cut short or damaged"):
+        decode_attributes(entry)

@@ -288,3 +288,13 @@ def test_gathering_joins_neighbours_and_nothing_else() -> None:
     assert all(left < right for left, right in pairwise(joined.ends))
     assert rest == [far, other_tag, columns]
     assert gather([]) == []
+
+
+def test_attributes_that_end_before_they_begin_are_damage() -> None:
+    head, frames = encode(block(0, [b"x", b"y"], attributes=[b"ab", b""]))
+    bounds = HEADER_BYTES + 4 * 2
+    damaged = bytearray(head + frames)
+    damaged[bounds + 4 : bounds + 8] = (1).to_bytes(4, "little")
+    damaged[4:8] = crc32(damaged[8:]).to_bytes(4, "little")
+    with pytest.raises(CorruptionError, match="end before they begin"):
+        decode(bytes(damaged))

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import CorruptionError
 from penstock.protocol.journal import (
     CURSOR,
     FINISHED,
@@ -99,3 +101,10 @@ def test_many_client_names_fit_into_a_snapshot() -> None:
 def test_a_name_of_any_length_can_be_written() -> None:
     stored = encode_batch(Batch([], {1: "n" * 100_000, 2: "short"}))
     assert decode_batch(stored, 0, len(stored)).names == {1: "n" * 1024, 2: "short"}
+
+
+@pytest.mark.parametrize("names", [b"\1\0\0", b"\1\0\0\0\4\0ann"])
+def test_names_that_nobody_wrote_are_damage(names: bytes) -> None:
+    stored = encode_batch(Batch([], {})) + names
+    with pytest.raises(CorruptionError, match="names of a batch"):
+        decode_batch(stored, 0, len(stored))
