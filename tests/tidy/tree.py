@@ -20,7 +20,7 @@ def written_files() -> Iterator[Path]:
     """All texts of the tree that people write."""
     for name in _WRITTEN:
         for path in sorted((ROOT / name).rglob("*")):
-            generated = {"node_modules", "__pycache__"} & set(path.parts)
+            generated = {"node_modules", "__pycache__", "corpus", "crashes"} & set(path.parts)
             if path.suffix in _SUFFIXES and not generated and path.is_file():
                 yield path
     yield from (path for path in sorted(ROOT.glob("*")) if path.suffix in {".md", ".toml"})
