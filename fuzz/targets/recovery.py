@@ -1,7 +1,7 @@
-"""A damaged log gives what was written, as it was and in order, up to an error or a torn tail.
+"""A damaged log gives what was written, as it was and in order; what was synced, or an error.
 
-What was synced is missing only with a CorruptionError, while the note of the synced end is whole;
-nothing is changed then. A log that opens can be written on.
+What was synced is known by the note of the synced end, while that is whole, and by each block that
+is still there. With the error nothing is changed. A log that opens can be written on.
 """
 
 from contextlib import closing
@@ -90,12 +90,16 @@ def _is_witness(name: str) -> bool:
 
 def _check(log: FileLog, *, vouched: bool) -> None:
     found, whole = _read(log)
-    assert found == WRITTEN[: len(found)], "something else than was written, or not in order"
+    bases = {one.base for one in found}
+    assert found == [one for one in WRITTEN if one.base in bases], "not what was written"
+    synced_end = max([one.synced_end for one in found], default=0)
+    synced_end = max(synced_end, SYNCED_END) if vouched and whole else synced_end
+    synced = {one.base for one in WRITTEN if one.end <= synced_end}
+    assert synced <= bases, "synced messages are missing, and nobody says so"
     if not whole:
         return
     end = log.bounds().end
     assert end == (found[-1].end if found else 0)
-    assert end >= SYNCED_END or not vouched, "synced messages are missing, and nobody says so"
     more = block(end + 5, [b"more"], at_ns=1000)
     log.append(more)
     log.write()
