@@ -420,6 +420,9 @@ class Connection(Wire):
             reason = f"consumers for {topic_name}:{channel_name} exceeds limit of {limit}"
             self.fail(failed("SUB", reason))
             return
+        if existing is None and self.host.is_leaving(topic_name, channel_name, self._unpark):
+            self._park(command)
+            return
         try:
             self.channel = channel = topic.channel(channel_name, now_ns)
         except OperatingError as error:
