@@ -64,6 +64,7 @@ class Ledger:
         self.ids: dict[bytes, bytes] = {}
         self.channels: dict[tuple[str, str], ChannelLedger] = {}
         self.deliveries = 0
+        self.forgotten: set[int] = set()  # hashes of bodies and ids that are over everywhere
 
     def channel(self, topic: str, name: str) -> ChannelLedger:
         with self.lock:
@@ -111,6 +112,8 @@ class Ledger:
                 self._wrong(f"two bodies: {what} has the id of {self.bodies[number][:60]!r}")
             if self.ids.setdefault(body, number) != number:
                 self._wrong(f"two ids: {what} had {self.ids[body].decode()} before")
+            if hash(number) in self.forgotten:
+                self._wrong(f"two bodies: {what} has the id of one that is long over")
             if not is_whole(body) or not body.startswith(channel.topic.encode()):
                 self._wrong(f"changed: {what}")
             if now < self.not_before.get(body, 0):
@@ -119,7 +122,7 @@ class Ledger:
             not_before, _ = channel.asleep.pop(body, (0.0, 0.0))
             if now < not_before:
                 self._wrong(f"early: {what} was requeued, {not_before - now:.3f} s are left")
-            if body in channel.finished or body in channel.over:
+            if body in channel.finished or body in channel.over or hash(body) in self.forgotten:
                 self._wrong(f"came back: {what}, attempts {delivery.attempts}")
 
     def finishes(self, channel: ChannelLedger, bodies: Iterable[bytes]) -> None:
@@ -164,6 +167,22 @@ class Ledger:
     def stopped(self) -> None:
         """In order: all that was heard is kept."""
         self.killed(time.monotonic() + SAFE_SECONDS, 0)
+
+    def forget(self) -> None:
+        """Keep no more than a hash of what is over in all of a topic's channels: for long runs."""
+        with self.lock:
+            for topic in {channel.topic for channel in self.channels.values()}:
+                channels = [one for one in self.channels.values() if one.topic == topic]
+                for body in set.intersection(*(one.over for one in channels)):
+                    number = self.ids.pop(body)
+                    del self.bodies[number]
+                    self.forgotten.update((hash(body), hash(number)))
+                    self.answered.get(topic, set()).discard(body)
+                    self.not_before.pop(body, None)
+                    for one in channels:
+                        one.over.discard(body)
+                        one.delivered.discard(body)
+                        one.finishing.discard(body)
 
     def missing(self, topics: Iterable[str]) -> dict[str, int]:
         """Channels in which not all that was answered was finished, and how much is missing."""

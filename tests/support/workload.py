@@ -56,13 +56,21 @@ class Workload:
     """All clients of one run of the broker."""
 
     def __init__(
-        self, ledger: Ledger, plans: tuple[TopicPlan, ...], port: int, name: str, seed: int
+        self,
+        ledger: Ledger,
+        plans: tuple[TopicPlan, ...],
+        port: int,
+        name: str,
+        seed: int,
+        *,
+        pause_seconds: float = 0,
     ) -> None:
         self.ledger = ledger
         self.plans = plans
         self.port = port
         self.name = name
         self.seed = seed
+        self.pause_seconds = pause_seconds  # of a publisher between what it sends
         self.stopping = threading.Event()
         self.quiet = threading.Event()  # consumers finish everything at once, publishers are gone
         self.alive_at = 0.0  # something asked then was answered
@@ -121,7 +129,7 @@ class Workload:
     def _make_topics(self, peer: Peer, number: int, rng: random.Random) -> None:
         """Topics and channels that nobody has used, each for one message."""
         count = 0
-        while not self.stopping.wait(rng.uniform(0.01, 0.2)):
+        while not self.stopping.wait(rng.uniform(0.01, 0.2) + 10 * self.pause_seconds):
             count += 1
             topic = f"{NEW_TOPICS}{self.name}.{count}"
             with Peer(self.port) as consumer:
@@ -167,6 +175,7 @@ class Workload:
             for bodies in sent:
                 peer.expect_ok()
                 self.ledger.published(topic, bodies)
+            self.stopping.wait(self.pause_seconds)
 
     def _consume(self, peer: Peer, number: int, rng: random.Random, channel: ChannelLedger) -> None:
         _Consumer(self, peer, rng, channel).run()
