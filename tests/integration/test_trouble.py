@@ -13,7 +13,7 @@ import pytest
 
 from penstock import failpoint
 from penstock.broker.topic import Topic
-from penstock.errors import CorruptionError, PenstockError
+from penstock.errors import CorruptionError, DiskFull, PenstockError
 from penstock.storage.file.disk import RealDisk
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileOptions
@@ -191,3 +191,44 @@ def test_what_slept_long_survives_a_power_cut_just_after_it_moved(
         rig.loop.advance(1)
         rig.settle()
     assert consumer.bodies == [b"slept"]
+
+
+def test_publishes_leave_the_reserve_to_consumers(tmp_path: Path) -> None:
+    files = FileOptions(reserve_bytes=1 << 20)
+    seconds = [0.0]
+    now = partial(seconds.__getitem__, 0)
+    rig = Rig(engine=FileEngine(str(tmp_path / "data"), files, now=now))
+    topic = rig.topic("t")
+    consumer = subscribe(rig, topic)
+    rig.publish(topic, b"1")
+    rig.settle()
+    failpoint.arm("journal.write=enospc")  # the journal goes on, on space that the reserve gave up
+    rig.loop.advance(0.1)
+    rig.settle()
+    assert not journals_fail(rig)
+    assert consumer.bodies == [b"1"]
+    rig.loop.advance(0.25)
+    with pytest.raises(DiskFull):
+        rig.publish(topic, b"2")
+    seconds[0] = 2.0
+    rig.loop.advance(0.25)
+    rig.publish(topic, b"3")
+    rig.settle()
+    assert consumer.bodies == [b"1", b"3"]
+    rig.engine.close()
+
+
+def test_an_ephemeral_channel_keeps_nothing_of_what_happened(start: Start) -> None:
+    rig = start()
+    topic = rig.topic("t")
+    consumer = subscribe(rig, topic, "watch#ephemeral")
+    rig.publish(topic, b"1")
+    rig.settle()
+    rig.loop.advance(0.1)
+    rig.settle()
+    assert consumer.bodies == [b"1"]
+    channel = topic.channels["watch#ephemeral"]
+    assert not channel.records
+    assert not rig.host.journals.open
+    topic.delete_channel(channel.name, rig.clock.now_ns())
+    rig.settle()

@@ -87,6 +87,7 @@ class Committer:
         self.call_soon = call_soon
         self.sync_messages_max = sync_messages_max
         self.writers: dict[Lane, Writer] = {}
+        self.behind: dict[Writer, None] = {}  # with something unsynced, the longest first
         self.scheduled = False
         self.after_turn: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
@@ -140,6 +141,12 @@ class Committer:
     def follow(self, lane: Lane, opened: Log, durability: str) -> Writer:
         writer = self.writers[lane] = Writer(lane, opened, durability == "synced")
         return writer
+
+    def unfollow(self, lane: Lane) -> Log:
+        """The lane is idle and goes; its log is whoever asks's to close."""
+        writer = self.writers.pop(lane)
+        self.behind.pop(writer, None)
+        return writer.log
 
     def _commit(self, lane: Lane, now_ns: int) -> None:
         writer = self.writers.get(lane)
@@ -302,6 +309,7 @@ class Committer:
     def _count_unsynced(self, writer: Writer, blocks: Sequence[Block]) -> None:
         if not writer.unsynced:
             writer.unsynced_since_ns = self.clock.monotonic_ns()
+            self.behind[writer] = None
         for block in blocks:
             writer.unsynced += block.count
         if writer.unsynced >= self.sync_messages_max and not writer.syncing:
@@ -311,6 +319,7 @@ class Committer:
         """Sync what is written by now, without anybody waiting for it."""
         writer.syncing = True
         writer.unsynced = 0
+        self.behind.pop(writer, None)
 
         def then(synced_end: int | None, failure: Exception | None) -> None:
             writer.syncing = False
@@ -329,9 +338,14 @@ class Committer:
         """Called now and then: sync written lanes whose oldest unsynced message has waited that
         long."""
         limit = self.clock.monotonic_ns() - interval_ns
-        for writer in self.writers.values():
-            if writer.unsynced and not writer.syncing and writer.unsynced_since_ns <= limit:
-                self.sync_behind(writer)
+        overdue: list[Writer] = []
+        for writer in self.behind:
+            if writer.unsynced_since_ns > limit:
+                break
+            if not writer.syncing:
+                overdue.append(writer)
+        for writer in overdue:
+            self.sync_behind(writer)
 
     # -- state
 

@@ -222,7 +222,7 @@ class Host:
         return self.state_turn()
 
     def _remove(self, topic: Topic) -> None:
-        logs = [self.committer.writers.pop(lane).log for lane in topic.lanes()]
+        logs = [self.committer.unfollow(lane) for lane in topic.lanes()]
         engine = self._engine_of(topic)
 
         def job() -> None:
@@ -257,7 +257,7 @@ class Host:
         keepers: list[Keeper] = [*topic.channels.values(), *topic.partitions]
         journals = [journal for one in keepers if (journal := self.journals.take(one)) is not None]
         lanes = topic.lanes()
-        logs = [self.committer.writers.pop(lane).log for lane in lanes]
+        logs = [self.committer.unfollow(lane) for lane in lanes]
         for lane in lanes:
             self.broker.cache.forget(lane.shelf)
             if lane.reserved_end:
@@ -295,15 +295,17 @@ class Host:
     # -- channels
 
     def _channel_made(self, channel: Channel) -> None:
-        topic = self.broker.topics[channel.topic]
-        engine = self.memory if channel.ephemeral else self._engine_of(topic)
-        self.journals.open[channel] = open_new(engine, channel)
+        if not channel.ephemeral:
+            engine = self._engine_of(self.broker.topics[channel.topic])
+            self.journals.open[channel] = open_new(engine, channel)
 
     def _channel_dropped(self, channel: Channel) -> None:
         topic = self.broker.topics[channel.topic]
         self.journals.take(channel)
         self.problems.pop(f"{channel.topic}/{channel.name}", None)
-        if channel.ephemeral or topic.ephemeral:
+        if channel.ephemeral:
+            return
+        if topic.ephemeral:
             self.memory.drop_channel(channel.topic, journal_name(channel))
             return
         name = f"{channel.topic}/{channel.name}"
@@ -430,7 +432,20 @@ class Host:
             self.chore_busy = True
             self.pool.submit(chore, self._chore_done)
         self.removals.try_again()
-        if self.broker.refusal is not None and self.engine.accepts_publishes():
+        self._look_at_disk()
+
+    def _look_at_disk(self) -> None:
+        accepts = self.engine.accepts_publishes()
+        if self.broker.refusal is None and not accepts:
+            # journals live on the reserve already: publishes must not take what it gave up
+            error = DiskFull(
+                "the disk is full. Nothing of this publish was kept, all before it is safe; "
+                "consumers go on, free some space and publish again"
+            )
+            log.error("%s", error)
+            self.broker.refusal = error
+            self.problems["disk"] = str(error)
+        elif self.broker.refusal is not None and accepts:
             log.info("there is room on the disk again: publishes are accepted")
             self.broker.refusal = None
             self.problems.pop("disk", None)
@@ -459,6 +474,7 @@ class Host:
             self.loading
             or self.journals.busy
             or self.removals.under_way
+            or self.reader.under_way
             or self.committer.state_busy
             or self.broker.state_changes
             or self.chore_busy

@@ -179,9 +179,10 @@ class FileLog:
                 self._dirs.make(self._directory)
             for run in runs:
                 if run.fresh:
-                    self._names_synced = False
                     failpoint.hit("log.create")
                 self._files.write(run.segment.file, run.pieces, run.offset, "log.write")
+                if run.fresh:
+                    self._names_synced = False  # now: a sync under way may not have seen the name
                 failpoint.hit("log.written")
         except OSError as error:
             self._take_back(runs, error)
