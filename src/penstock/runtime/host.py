@@ -438,13 +438,12 @@ class Host:
         accepts = self.engine.accepts_publishes()
         if self.broker.refusal is None and not accepts:
             # journals live on the reserve already: publishes must not take what it gave up
-            error = DiskFull(
-                "the disk is full. Nothing of this publish was kept, all before it is safe; "
-                "consumers go on, free some space and publish again"
+            self._full(
+                DiskFull(
+                    "the disk is full. Nothing of this publish was kept, all before it is safe; "
+                    "consumers go on, free some space and publish again"
+                )
             )
-            log.error("%s", error)
-            self.broker.refusal = error
-            self.problems["disk"] = str(error)
         elif self.broker.refusal is not None and accepts:
             log.info("there is room on the disk again: publishes are accepted")
             self.broker.refusal = None

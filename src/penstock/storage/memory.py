@@ -204,11 +204,11 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self.state: State = MemoryState()
-        self._logs: dict[tuple[str, int, int], MemoryLog] = {}
-        self._journals: dict[tuple[str, str], MemoryJournal] = {}
+        self._logs: dict[str, dict[tuple[int, int], MemoryLog]] = {}
+        self._journals: dict[str, dict[str, MemoryJournal]] = {}
 
     def log(self, topic: str, partition: int, lane: int) -> MemoryLog:
-        return self._logs.setdefault((topic, partition, lane), MemoryLog())
+        return self._logs.setdefault(topic, {}).setdefault((partition, lane), MemoryLog())
 
     def commit(self, logs: Sequence[Log]) -> list[int | OperatingError]:
         for log in logs:
@@ -216,23 +216,23 @@ class MemoryEngine:
         return [log.sync() for log in logs]
 
     def journal(self, topic: str, channel: str) -> MemoryJournal:
-        return self._journals.setdefault((topic, channel), MemoryJournal())
+        return self._journals.setdefault(topic, {}).setdefault(channel, MemoryJournal())
 
     def lanes(self, topic: str, partition: int) -> Sequence[int]:
         return sorted(
             [
                 lane
-                for (of_topic, of_partition, lane), log in self._logs.items()
-                if of_topic == topic and of_partition == partition and log.bounds().end
+                for (of_partition, lane), log in self._logs.get(topic, {}).items()
+                if of_partition == partition and log.bounds().end
             ]
         )
 
     def drop_topic(self, topic: str) -> None:
-        self._logs = {key: log for key, log in self._logs.items() if key[0] != topic}
-        self._journals = {key: kept for key, kept in self._journals.items() if key[0] != topic}
+        self._logs.pop(topic, None)
+        self._journals.pop(topic, None)
 
     def drop_channel(self, topic: str, channel: str) -> None:
-        self._journals.pop((topic, channel), None)
+        self._journals.get(topic, {}).pop(channel, None)
 
     def accepts_publishes(self) -> bool:
         return True

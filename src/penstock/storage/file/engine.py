@@ -168,10 +168,10 @@ class FileEngine:
                 journal.abandon()
                 self._journal_closed(key)
         assert not [key for key in self._logs if key[0] == topic], "its logs are closed first"
-        self._closed_logs = {key for key in self._closed_logs if key[0] != topic}
-        self._well_before = {
-            line for line in self._well_before if not line.startswith(f"{layout.encoded(topic)}/")
-        }
+        below = f"{layout.encoded(topic)}/"
+        with self._lock:
+            self._closed_logs = {key for key in self._closed_logs if key[0] != topic}
+            self._well_before = {one for one in self._well_before if not one.startswith(below)}
         self._remove(f"{self._root}/{layout.TOPICS}/{layout.encoded(topic)}")
 
     def drop_channel(self, topic: str, channel: str) -> None:
