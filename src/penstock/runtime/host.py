@@ -106,6 +106,7 @@ class Host:
         self.held_back: list[Callable[[], None]] = []
         self.reserved: dict[int, int] = {}
         self.problems: dict[str, str] = {}
+        self.damaged: dict[str, CorruptionError] = {}  # topics that stay closed in this run
         self.chore_busy = False
         self.tick_handle: asyncio.TimerHandle | None = None
 
@@ -148,6 +149,10 @@ class Host:
             return None
         if self.removals.wait(name, partial(self._ask_again, name, then)):
             return None
+        damage = self.damaged.get(name)
+        if damage is not None:
+            then(None, damage)
+            return None
         if name not in self.broker.known:
             try:
                 topic = self.broker.make_topic(name, self.clock.now_ns())
@@ -189,6 +194,8 @@ class Host:
         elif isinstance(failure, PenstockError):
             error = failure
             self.problems[name] = str(failure)
+            if isinstance(failure, CorruptionError):
+                self.damaged[name] = failure
             log.error("topic %s stays closed: %s", name, failure)
         elif isinstance(failure, OSError):
             error = OperatingError(f"topic {name} cannot be opened: {failure}", retry=True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from penstock.errors import ConfigError, DirectoryLocked, OperatingError
+from penstock.errors import ConfigError, CorruptionError, DirectoryLocked, OperatingError
 from penstock.storage.file import layout
 from penstock.storage.file.dirs import Dirs
 from penstock.storage.file.disk import (
@@ -258,6 +258,7 @@ class FileEngine:
                 self._disk.mkdir(f"{root}/{name}")
             except FileExistsError:
                 pass  # every start but the first
+        self._check_state()
         self._was_clean, self._well_before = self._take_clean()
         self._disk.sync_dir(root)
         self._files = Files(self._disk, self.options.files_open_max)
@@ -289,6 +290,17 @@ class FileEngine:
             self._disk.sync_dir(self._root)
         else:
             check_format(self._root, path, stored)
+
+    def _check_state(self) -> None:
+        """There are no topics without a state: a new one would forget them and give their tags
+        again."""
+        path = f"{self._root}/{layout.STATE}"
+        topics = names_in(self._disk, f"{self._root}/{layout.TOPICS}")
+        if topics and read_file(self._disk, path) is None:
+            raise CorruptionError(
+                f"{path} is missing: the broker does not know its {len(topics)} topics without "
+                "it. Nothing was changed; put it back from a backup, or give an empty directory"
+            )
 
     def _take_clean(self) -> tuple[bool, set[str]]:
         """Whether all logs were closed well, else which ones are known to have been. The note goes
