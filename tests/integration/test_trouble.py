@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import failpoint
+from penstock.broker.lanes import Lane, Turn
 from penstock.broker.topic import Topic
 from penstock.errors import CorruptionError, DiskFull, PenstockError
 from penstock.storage.file.disk import RealDisk
@@ -232,3 +233,35 @@ def test_an_ephemeral_channel_keeps_nothing_of_what_happened(start: Start) -> No
     assert not rig.host.journals.open
     topic.delete_channel(channel.name, rig.clock.now_ns())
     rig.settle()
+
+
+def test_what_sleeps_is_handed_out_although_the_delay_lane_takes_no_more(start: Start) -> None:
+    rig = start()
+    topic = rig.topic("t")
+    consumer = subscribe(rig, topic)
+
+    def delay(body: bytes, seconds: int) -> Turn:
+        now_ns = rig.clock.now_ns()
+        due_ns = now_ns + seconds * SECOND
+        turn = rig.host.publish_delayed(topic, [body], len(body), due_ns, now_ns)
+        rig.host.wake()
+        return turn
+
+    kept = delay(b"kept", 10)
+    rig.settle()
+    assert kept.error is None
+    failpoint.arm("log.write=eio")
+    turns = [delay(b"fails", 5)]
+    rig.loop.turn()
+    turns.append(delay(b"behind it", 5))
+    lane = topic.partitions[0].delay
+    assert lane is not None
+    idle: list[Lane] = []
+    rig.host.committer.when_idle(lane, partial(idle.append, lane))
+    rig.settle()
+    assert idle == [lane]
+    assert all(turn.error is not None for turn in turns)
+    for _ in range(3):
+        rig.loop.advance(5)
+        rig.settle()
+    assert consumer.bodies == [b"kept"]

@@ -269,21 +269,12 @@ class Committer:
         turn.end(error)
         if lane.pending:
             if lane.refusal is not None:
-                self.refuse_pending(lane, lane.refusal)
+                lane.refuse_pending(lane.refusal)
             else:
                 self.broker.dirty_lanes.append(lane)
                 self.wake()
-        else:
-            self.settled(writer)
+        self.settled(writer)
         self.on_room()
-
-    def refuse_pending(self, lane: Lane, error: OperatingError) -> None:
-        """What waits for the lane's next commit turn is not kept."""
-        lane.pending = []
-        self.broker.uncommitted_bytes -= lane.pending_bytes
-        lane.pending_bytes = 0
-        turn, lane.turn = lane.turn, Turn()
-        turn.end(error)
 
     def is_idle(self, lane: Lane) -> bool:
         """Whether nothing of the lane is pending or under way."""

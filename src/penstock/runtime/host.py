@@ -222,7 +222,7 @@ class Host:
             self.journals.take(keeper)
         for lane in topic.lanes():
             if lane.refusal is not None:
-                self.committer.refuse_pending(lane, lane.refusal)
+                lane.refuse_pending(lane.refusal)
         self.problems.pop(name, None)
         self.removals.begin(name)
         self._when_idle(topic, partial(self._remove, topic))
