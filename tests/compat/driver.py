@@ -129,8 +129,11 @@ class Client:
         assert self._process.stdin is not None
         encoded = [base64.b64encode(body).decode() for body in bodies]
         order = {"do": do, "bodies": encoded, "delay_ms": delay_ms}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(f"{self.name} has ended by itself\n{self.noise}") from None
 
     def publish(self, *bodies: bytes) -> None:
         """One PUB each, answered."""

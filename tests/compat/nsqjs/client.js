@@ -9,6 +9,13 @@ const nsq = require('nsqjs')
 
 const job = JSON.parse(process.argv[2])
 
+// nsqjs 0.13 listens to no error of its inflater: when a connection with deflate ends, whatever the
+// broker, zlib misses the stream's last block, and the process would end with it.
+process.on('uncaughtException', (error) => {
+  process.stderr.write(`${error.stack}\n`)
+  if (error.code !== 'Z_BUF_ERROR') process.exit(1)
+})
+
 function say(event, more) {
   process.stdout.write(JSON.stringify(Object.assign({event}, more)) + '\n')
 }
