@@ -11,12 +11,15 @@ import os
 import re
 import ssl
 import time
+import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.broker import Broker
 from tests.support.fixtures import Connect, StartBroker
+from tests.support.snappyframes import SnappyEncoder
 from tests.support.wire import (
     MESSAGE,
     NOP,
@@ -27,6 +30,7 @@ from tests.support.wire import (
     dpub,
     fin,
     identify,
+    line,
     mpub,
     pub,
     rdy,
@@ -275,6 +279,49 @@ def test_tls_with_and_without_compression(
         if compression == "deflate":
             peer.start_deflate()
     exchange(one, two, topic)
+
+
+@pytest.mark.parametrize("compression", [None, "snappy", "deflate"])
+@pytest.mark.parametrize("by_error", [False, True], ids=["stop", "fatal-error"])
+def test_every_layer_ends_in_order(
+    start_broker: StartBroker,
+    connect: Connect,
+    certificates: Certificates,
+    compression: str | None,
+    by_error: bool,
+) -> None:
+    broker = start_broker(*certificates.broker_flags)
+    peer = connect(broker.port)
+    peer.negotiate(tls_v1=True, **({compression: True} if compression else {}))
+    tls = certificates.context().wrap_socket(
+        peer.socket, server_hostname="localhost", suppress_ragged_eofs=False
+    )
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    with contextlib.closing(tls):
+        said = tls.recv(4096)
+        if by_error:
+            tls.sendall(WRAPPED[compression](line("FIN", "x")))
+        else:
+            broker.stop()
+        # without TLS's own end this would be an SSLEOFError
+        while chunk := tls.recv(4096):
+            said += chunk
+    if compression == "deflate":
+        inflate.decompress(said[len(OK_FRAME) :])
+        assert inflate.eof
+
+
+def deflated(data: bytes) -> bytes:
+    deflate = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return deflate.compress(data) + deflate.flush(zlib.Z_SYNC_FLUSH)
+
+
+OK_FRAME = b"\0\0\0\x06\0\0\0\0OK"
+WRAPPED: dict[str | None, Callable[[bytes], bytes]] = {
+    None: bytes,
+    "snappy": lambda data: SnappyEncoder().encode(data),
+    "deflate": deflated,
+}
 
 
 def test_tls_is_not_forced_on_anyone(tls_broker: Broker, connect: Connect, topic: str) -> None:

@@ -536,8 +536,7 @@ class Connection(Wire):
         """The channel is gone: so is its subscriber, as in nsqd."""
         self.channel = None
         self.over = True
-        if self.transport is not None:
-            self.transport.close()
+        self._close()
 
     def expire(self) -> None:
         """Not one whole command within two heartbeats, or a write that was blocked for one."""

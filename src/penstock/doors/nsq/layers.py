@@ -47,6 +47,10 @@ class Layer(Protocol):
         """The same bytes for the wire, flushed."""
         ...
 
+    def close(self) -> bytes:
+        """What tells the peer that this was all."""
+        ...
+
 
 # --- deflate -----------------------------------------------------------------------------------
 
@@ -90,6 +94,9 @@ class DeflateLayer:
         if not data:
             return b""
         return self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+
+    def close(self) -> bytes:
+        return self._deflate.flush(zlib.Z_FINISH)
 
 
 # --- snappy ------------------------------------------------------------------------------------
@@ -202,6 +209,10 @@ class SnappyLayer:
         self._opened = True
         return bytes(framed)
 
+    def close(self) -> bytes:
+        # the format has no end
+        return b""
+
 
 # --- TLS ---------------------------------------------------------------------------------------
 
@@ -280,7 +291,7 @@ class TlsLayer:
         return self._outgoing.read()
 
     def close(self) -> bytes:
-        """The alert that says to the peer: this was all (and what else is still to be sent)."""
+        """An alert, and what else is still to be sent."""
         if self.secure:
             try:
                 self._tls.unwrap()

@@ -160,7 +160,7 @@ class Wire(asyncio.Protocol):
             self.on_answered()
         if self.over:
             if not owed:
-                self.transport.close()
+                self._close()
         elif not self.reading and self.owed_bytes <= self.door.connection_bytes_max // 2:
             self.resume_reading()
 
@@ -240,8 +240,20 @@ class Wire(asyncio.Protocol):
     def close_in_order(self) -> None:
         """After everything owed."""
         self.over = True
-        if not self.owed and self.transport is not None:
-            self.transport.close()
+        if not self.owed:
+            self._close()
+
+    def _close(self) -> None:
+        """What was written still goes out, and behind it each layer's end: a peer must be able to
+        tell an end in order from a cut."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.tls is None or self.secured:
+            farewell = b""
+            for layer in reversed(self.layers):
+                farewell = (layer.wrap(farewell) if farewell else b"") + layer.close()
+            self.transport.write(farewell)
+        self.transport.close()
 
     def close_now(self) -> None:
         self.over = True
