@@ -222,6 +222,11 @@ def test_finishing_makes_room(disk: SmallDisk, settings: str, start_broker: Star
 STALL_SECONDS = 6
 FLOOD_COMMANDS = 30  # of a megabyte, on each connection
 FLOODS = 4
+SMALL_BUFFERS = (
+    "--uncommitted-bytes-max=16MiB",
+    "--connection-uncommitted-bytes-max=8MiB",
+    "--block-cache-bytes=16MiB",
+)
 
 
 class Flood:
@@ -255,8 +260,7 @@ def test_a_disk_that_stalls_holds_publishers_back_and_no_other_log(
     tmp_path: Path, start_broker: StartBroker
 ) -> None:
     broker = start_broker(
-        "--uncommitted-bytes-max=16MiB",
-        "--connection-uncommitted-bytes-max=8MiB",
+        *SMALL_BUFFERS,
         verb="serve",
         verify=False,
         env={failpoint.VARIABLE: f"log.sync:3=stall:{STALL_SECONDS}"},
@@ -284,7 +288,34 @@ def test_a_disk_that_stalls_holds_publishers_back_and_no_other_log(
         behind.expect_ok()
     assert largest < 64 * MIB, f"the broker grew by {largest / MIB:.0f} MiB"
     owed = {body for flood in floods for bodies in flood.bodies for body in bodies}
-    owed |= {b"1", b"2", b"last"}
+    finish_all(broker, owed | {b"1", b"2", b"last"})
+
+
+def test_a_write_that_stalls_holds_everything_back_and_loses_nothing(
+    start_broker: StartBroker,
+) -> None:
+    """At `written` the loop itself writes: it stands still, and goes on where it stood."""
+    broker = start_broker(
+        "--durability=written",
+        *SMALL_BUFFERS,
+        verb="serve",
+        verify=False,
+        env={failpoint.VARIABLE: "log.write:3=stall:3"},
+    )
+    with Peer(broker.port) as peer:
+        peer.subscribe("stalled", "a")
+        peer.publish("stalled", b"1")
+        peer.publish("stalled", b"2")
+    before = broker.resident_bytes()
+    floods = [Flood(broker, "stalled", number) for number in range(FLOODS)]
+    for flood in floods:
+        flood.answers()
+    assert broker.resident_bytes() - before < 64 * MIB
+    owed = {body for flood in floods for bodies in flood.bodies for body in bodies} | {b"1", b"2"}
+    finish_all(broker, owed)
+
+
+def finish_all(broker: Broker, owed: set[bytes]) -> None:
     with Peer(broker.port) as peer:
         peer.subscribe("stalled", "a", ready=100)
         while owed:

@@ -32,6 +32,7 @@ class Removals:
         self.pool = pool
         self.waiting: dict[str, list[Callable[[], None]]] = {}
         self.put_off: dict[str, Callable[[], None]] = {}
+        self.refused: set[str] = set()
         self.under_way = 0
 
     def finish_earlier(self, engine: Engine) -> None:
@@ -79,11 +80,14 @@ class Removals:
         def then(_: None, failure: Exception | None) -> None:
             self.under_way -= 1
             if isinstance(failure, OperatingError):
-                log.error("%s is deleted, its files are not yet: %s", name, failure)
+                if name not in self.refused:
+                    log.error("%s is deleted, its files are not yet: %s", name, failure)
+                self.refused.add(name)
                 self.put_off[name] = job
                 return
             if failure is not None:
                 raise failure
+            self.refused.discard(name)
             self.broker.note_removed(name)
             for free in self.waiting.pop(name):
                 free()
