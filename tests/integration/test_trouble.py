@@ -121,8 +121,9 @@ def test_a_topic_that_cannot_be_opened_can_be_asked_for_again(start: Start, tmp_
         rig.settle()
         assert len(answers) == asked
         assert isinstance(answers[-1][1], CorruptionError)
+    rig.engine.close()
     journal.write_bytes(stored)
-    assert opened(rig, "t").ready_lanes()[0].durable_end == 2
+    assert opened(start(), "t").ready_lanes()[0].durable_end == 2
 
 
 class FlakyDisk(RealDisk):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,6 +33,7 @@ from penstock.storage.port import Engine
 log = logging.getLogger("penstock.host")
 
 TICK_S = 0.25
+OPENING_MAX = 4  # topics at once that the start opens by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class Host:
         self.loading: dict[str, list[Callable[[Topic | None, PenstockError | None], None]]] = {}
         self.held_back: list[Callable[[], None]] = []
         self.reserved: dict[int, int] = {}
+        self.to_open: Iterator[str] = iter(())
         self.problems: dict[str, str] = {}
         self.damaged: dict[str, CorruptionError] = {}  # topics that stay closed in this run
         self.chore_busy = False
@@ -128,10 +130,23 @@ class Host:
                 )
             )
         self._tick()
-        for name, document in self.broker.known.items():
-            # what sleeps in a delay lane may be due, what is old may have to go: open it now
-            if b'/delay"' in document or b'"history":true' in document:
-                self.topic(name, _opened)
+        # what sleeps in a delay lane may be due, what is old may have to go: open it now
+        self.to_open = iter(
+            [
+                name
+                for name, document in self.broker.known.items()
+                if b'/delay"' in document or b'"history":true' in document
+            ]
+        )
+        for _ in range(OPENING_MAX):
+            self._open_next(None, None)
+
+    def _open_next(self, topic: Topic | None, error: PenstockError | None) -> None:
+        """One was opened, or could not be (that is on record already): the next one. They must not
+        queue up before the first publishes."""
+        for name in self.to_open:
+            if name in self.broker.known and self.topic(name, self._open_next) is None:
+                return
 
     # -- topics
 
@@ -499,7 +514,3 @@ class Host:
             except OperatingError as error:  # the others can be closed all the same
                 log.warning("could not be closed cleanly: %s", error)
         self.engine.close()
-
-
-def _opened(topic: Topic | None, error: PenstockError | None) -> None:
-    """Opened because something of it may be due; problems are on record already."""

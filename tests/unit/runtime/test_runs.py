@@ -63,3 +63,18 @@ def test_what_is_published_behind_an_ephemeral_channel_of_the_run_before() -> No
     rig.host.wake()
     rig.settle()
     assert consumer.bodies == [b"unclaimed"]
+
+
+def test_topics_that_the_start_opens_do_not_stand_before_everything_else() -> None:
+    rig = Rig()
+    for number in range(50):
+        delay(rig, rig.topic(f"t{number}"), b"slept")
+    rig = next_run(rig)
+    assert 0 < len(rig.pool.jobs) < 10
+    turn = rig.publish(rig.topic("new"), b"1")
+    for _ in range(5):
+        rig.loop.turn()
+        rig.pool.run(len(rig.pool.jobs))
+    assert turn.over
+    rig.settle()
+    assert len(rig.host.broker.topics) == 51

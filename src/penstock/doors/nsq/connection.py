@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.nsq")
 
+TOPICS_KEPT_MAX = 1_000  # by a connection, for its next publish: they stay in memory, closed or not
 HANDSHAKE_TIMEOUT_NS = 5_000_000_000
 
 
@@ -351,6 +352,8 @@ class Connection(Wire):
         if topic is None:
             self._park(command)
         else:
+            if len(self.topics) >= TOPICS_KEPT_MAX:
+                self.topics.clear()
             self.topics[name] = topic
         return topic
 
