@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock.storage.file.engine import FileEngine
+from penstock.storage.file.log import FileOptions
+from tests.support.blocks import block
 from tests.support.broker import Broker
 from tests.support.fixtures import Connect, StartBroker
 from tests.support.wire import ERROR, Peer, dpub, fin, pub, req
@@ -164,6 +167,33 @@ def test_beside_a_running_broker(broker: Broker, connect: Connect) -> None:
         publisher.expect_ok(len(BODIES))
     assert "orders 0/0 199" in penstock("dump", str(broker.data_path), "messages", "--from", "199")
     assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("dump", "messages", "-n", "0", "--json")])
+def test_memory_does_not_grow_with_the_directory(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    engine = FileEngine(str(tmp_path / "data"), FileOptions(reserve_bytes=0))
+    engine.state.put("topic/t", b"{}")
+    log = engine.log("t", 0, 0)
+    for number in range(2_000):
+        log.append(block(number * 200, [b"x" * 500] * 200))
+        log.write()
+    engine.close()
+    assert log.bounds().bytes > 200 << 20
+    verb, *rest = arguments
+    program = (
+        "import pathlib, sys\n"
+        "from penstock.cli import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(pathlib.Path('/proc/self/status').read_text('ascii'), file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    with (tmp_path / "out").open("wb") as out:
+        command = [sys.executable, "-c", program, verb, str(tmp_path / "data"), *rest]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=True)
+    peak = re.search(r"VmHWM:\s+(\d+) kB", done.stderr)
+    assert peak is not None and int(peak[1]) < 150 << 10
 
 
 def test_narrowed(stopped: Path) -> None:

@@ -276,7 +276,7 @@ def kept(disk: Disk, root: str, numbers: Sequence[int]) -> dict[str, list[tuple[
     places: dict[str, list[tuple[int, bytes]]] = {}
     for number in numbers:
         path = f"{root}/{layout.redo_name(number)}"
-        for kind, name, offset, data in _records(path, read_file(disk, path) or b""):
+        for kind, name, offset, data in records(path, read_file(disk, path) or b""):
             if kind == KEEP:
                 places.setdefault(name, []).append((offset, data))
             else:
@@ -286,7 +286,7 @@ def kept(disk: Disk, root: str, numbers: Sequence[int]) -> dict[str, list[tuple[
     return places
 
 
-def _records(path: str, stored: bytes) -> Iterator[tuple[int, str, int, bytes]]:
+def records(path: str, stored: bytes) -> Iterator[tuple[int, str, int, bytes]]:
     """Up to the first that is not whole: no answer was sent for it, for it was never synced."""
     view = memoryview(stored)
     at = 0

@@ -37,6 +37,7 @@ from penstock.storage.file.files import File, Files
 from penstock.storage.file.index import Covered, decode_index
 from penstock.storage.file.journal import all_batches, whole_batches
 from penstock.storage.file.recovery import tail_of, whole_blocks
+from penstock.storage.file.redo import KEEP, records, redo_numbers
 from penstock.storage.file.segment import Sealed, SyncedEnd, decode_manifest, decode_synced_end
 from penstock.storage.file.state import check_state, decode_state
 from penstock.storage.file.version import check_format
@@ -181,6 +182,7 @@ class Survey:
                 why = "there is nothing"
             raise ConfigError(f"{path} is not a data directory: {why}")
         check_format(self.root, form, stored)
+        self.redone = self._redone()
 
     def total_bytes(self, topics: list[str]) -> int:
         """What the logs and journals of these topics take, roughly: a broker may be at work."""
@@ -382,6 +384,22 @@ class Survey:
         return values, error
 
     # --- inside
+
+    def _redone(self) -> dict[str, tuple[int, int]]:
+        """Where in which file redo files hold bytes, from the first to behind the last: the next
+        start puts them in their place, whatever is there now."""
+        found: dict[str, tuple[int, int]] = {}
+        for number in redo_numbers(self.disk, self.root):
+            path = f"{self.root}/{layout.redo_name(number)}"
+            for kind, name, offset, data in records(path, read_file(self.disk, path) or b""):
+                file = f"{self.root}/{name}"
+                if kind == KEEP:
+                    low, high = found.get(file, (offset, offset))
+                    found[file] = (min(low, offset), max(high, offset + len(data)))
+                else:
+                    for gone in [one for one in found if f"{one}/".startswith(f"{file}/")]:
+                        del found[gone]
+        return found
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[File]:

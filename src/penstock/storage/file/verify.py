@@ -168,7 +168,7 @@ class _LogCheck:
         torn: _Place | None = None
         for place in self.places:
             if place.synced or place.low < self.witness:
-                report.damage.append(place.finding)
+                self._tell(place.finding)
             elif torn is None:
                 torn = place
         if end < self.witness and not self.places:
@@ -247,7 +247,17 @@ class _LogCheck:
     def _damage(
         self, what: str, path: str, offset: int, seqs: tuple[int, int] | None, kept: str
     ) -> None:
-        self.report.damage.append(Finding(what, path, offset, seqs, kept, self._remedy()))
+        self._tell(Finding(what, path, offset, seqs, kept, self._remedy()))
+
+    def _tell(self, finding: Finding) -> None:
+        """As damage, unless the next start has it in a redo file and puts it in its place."""
+        low, high = self.survey.redone.get(finding.path, (0, 0))
+        if low <= finding.offset < high:
+            what = f"{finding.what}; a redo file holds it"
+            remedy = "nothing: the next start puts it in its place; check again then"
+            self.report.notes.append(finding._replace(what=what, remedy=remedy))
+        else:
+            self.report.damage.append(finding)
 
     def _remedy(self) -> str:
         return f"{BACKUP}; without one, `penstock dump` prints the messages that can be read"

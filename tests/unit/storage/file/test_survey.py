@@ -213,6 +213,29 @@ def test_a_block_that_becomes_whole_meanwhile_is_not_even_a_note(
     assert (report.damage, report.notes, report.messages) == ([], [], 2)
 
 
+def test_what_a_redo_file_holds_is_put_in_its_place_by_the_next_start(
+    opener: Opener, killed: Callable[[], Path]
+) -> None:
+    """A power cut took the page of the first block, and left that of the second."""
+    engine = opener()
+    logs = [engine.log(topic, 0, 0) for topic in ("t", "u")]
+    for base in range(2):
+        for log in logs:
+            log.append(block(base))
+        assert engine.commit(logs) == [base + 1] * 2
+    path = killed()
+    (file,) = segments(path)
+    content = bytearray(file.read_bytes())
+    content[: len(content) // 2] = bytes(len(content) // 2)
+    file.write_bytes(content)
+    report = checked(Survey(str(path)))
+    assert report.damage == []
+    assert "the next start puts it in its place" in report.notes[0].remedy
+    opener(path).log("t", 0, 0)
+    report = checked(Survey(str(path)))
+    assert (report.damage, report.notes, report.messages) == ([], [], 2)
+
+
 # --- journals and state
 
 
