@@ -197,6 +197,32 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing(
     consumer.expect_message(b"answered")
 
 
+def test_nsqd_lives_beside_files_of_others(start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker(start=False)
+    broker.data_path.mkdir()
+    for name in ("nsqd.dat", "t.diskqueue.meta.dat", "notes"):
+        (broker.data_path / name).write_text("not ours")
+    broker.start()
+    producer = connect(broker.port)
+    producer.publish("t", b"x")
+    broker.restart(kill=True)
+    consumer = connect(broker.port)
+    consumer.subscribe("t", "c", ready=1)
+    consumer.expect_message(b"x")
+    assert "has data of nsqd (nsqd.dat and 1 more files): not read, not changed" in broker.log
+    assert f"data is kept in {broker.data_path}/penstock, since" in broker.log
+    names = {path.name for path in broker.data_path.iterdir()}
+    assert names == {"nsqd.dat", "t.diskqueue.meta.dat", "notes", "penstock"}
+    assert all((broker.data_path / name).read_text() == "not ours" for name in names - {"penstock"})
+
+
+def test_what_nsqd_does_and_this_version_does_not_is_said(start_broker: StartBroker) -> None:
+    flags = ("--http-address=127.0.0.1:4151", "--lookupd-tcp-address=127.0.0.1:4160")
+    broker = start_broker(*flags)
+    broker.wait_for_log(r"INFO: HTTP: .* not on 127\.0\.0\.1:4151$")
+    broker.wait_for_log(r"WARNING: LOOKUP: .* not at 127\.0\.0\.1:4160$")
+
+
 def test_nsqds_start_up_lines(start_broker: StartBroker) -> None:
     broker = start_broker("-statsd-address=127.0.0.1:8125", "--worker-id", "--durability=written")
     stamp = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: "

@@ -14,6 +14,7 @@ import platform
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,6 +43,8 @@ from penstock.config.kinds import (
 )
 from penstock.config.sources import read_file, read_value
 from penstock.errors import ConfigError, PenstockError
+from penstock.storage.file import layout
+from penstock.storage.file.version import others_in
 
 NSQD_VERSION = "1.3.0"
 
@@ -170,6 +173,9 @@ _ADDRESSES = (ADDRESS, ADDRESS_OR_NONE)
 _TEXTS = (*_ADDRESSES, ADDRESSES, PATH, PATH_OR_NONE, TEXT, TEXTS)
 _TEXTS_BY_NAME = ("auth_http_request_method", "tls_client_auth_policy")
 
+# Where Penstock keeps its data, if other things lie in the data path.
+FOLDER = "penstock"
+
 # What nsqd keeps in its data path.
 _NSQDS_FILES = ("nsqd.dat", "*.diskqueue.*.dat")
 
@@ -231,7 +237,24 @@ def _run(asked: Asked) -> None:
             " how to have it delivered first",
             *(settings.data_path.absolute(), nsqds[0], len(nsqds) - 1),
         )
+    folder = data_folder(settings.data_path)
+    if folder != settings.data_path and not settings.storage:
+        log.info("data is kept in %s, since other files lie beside it", folder.absolute())
+        settings = replace(settings, data_path=folder)
     run_broker(settings, on_listening)
+
+
+def data_folder(path: Path) -> Path:
+    """Where the data goes. nsqd's files lie loose in its data path, by default where it was
+    started; Penstock's directory is its own, and a folder there if other things lie there."""
+    try:
+        names = {entry.name for entry in path.iterdir()}
+    except OSError:
+        # missing, or not for us: opening it says what is wrong
+        return path
+    # a damaged data directory must not be taken for a foreign one
+    ours = names & {layout.STATE, layout.TOPICS}
+    return path / FOLDER if others_in(names) and not ours else path
 
 
 def nsqds_data(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from penstock.cli.nsqd import (
     Asked,
     Flag,
     _is_boolean,
+    data_folder,
     node_id,
     nsqds_data,
     read,
@@ -221,6 +222,24 @@ def test_files_of_nsqd_are_told_from_others(tmp_path: Path) -> None:
         "t:c.diskqueue.meta.dat",
     ]
     assert nsqds_data(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("names", "beside"),
+    [
+        ((), False),
+        (("lock", "lost+found"), False),
+        (("format", "state", "topics", "notes"), False),
+        (("state", "topics", "notes"), False),  # its format is lost: refused when it is opened
+        (("nsqd.dat",), True),
+        (("penstock",), True),
+    ],
+)
+def test_where_the_data_goes(tmp_path: Path, names: tuple[str, ...], beside: bool) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert data_folder(tmp_path) == (tmp_path / "penstock" if beside else tmp_path)
+    assert data_folder(tmp_path / "nowhere") == tmp_path / "nowhere"
 
 
 UNFIT = {

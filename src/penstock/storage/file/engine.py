@@ -27,7 +27,7 @@ from penstock.storage.file.log import FileLog, FileOptions
 from penstock.storage.file.redo import Redo, Written
 from penstock.storage.file.reserve import Reserve
 from penstock.storage.file.state import FileState
-from penstock.storage.file.version import check_format, format_line
+from penstock.storage.file.version import check_format, format_line, others_in
 from penstock.storage.port import Log, State
 
 logger = logging.getLogger(__name__)
@@ -279,8 +279,7 @@ class FileEngine:
         path = f"{self._root}/{layout.FORMAT}"
         stored = read_file(self._disk, path)
         if stored is None:
-            mine = {layout.LOCK, layout.FORMAT + layout.NEW, "lost+found"}
-            others = sorted(set(self._disk.listdir(self._root)) - mine)
+            others = others_in(self._disk.listdir(self._root))
             if others:
                 raise ConfigError(
                     f"{self._root} is not a data directory: it holds {others[0]} but no file "

@@ -6,10 +6,22 @@ keep opening what is older, and say so under Upgrading in CHANGELOG.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.errors import ConfigError
+from penstock.storage.file import layout
 
 FORMAT = 1
 LINE = "penstock data format {}\n"
+
+
+# What a directory may hold that is to become a data directory.
+_BEFORE_FORMAT = {layout.LOCK, layout.FORMAT + layout.NEW, "lost+found"}
+
+
+def others_in(names: Collection[str]) -> list[str]:
+    """What lies in a directory that is no data directory and must not become one; by its names."""
+    return [] if layout.FORMAT in names else sorted({*names} - _BEFORE_FORMAT)
 
 
 def format_line() -> bytes:
