@@ -18,7 +18,7 @@ import pytest
 from penstock import failpoint
 from tests.support.broker import Broker
 from tests.support.fixtures import StartBroker
-from tests.support.wire import ERROR, NO_SUCH_ID, Peer, dpub, fin, mpub, pub
+from tests.support.wire import ERROR, NO_SUCH_ID, Closed, Peer, dpub, fin, mpub, pub
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +27,9 @@ DISK_BYTES = 12 * MIB
 BALLAST_BYTES = 6 * MIB
 PATIENCE_SECONDS = 60.0
 
-TOPICS = """
-segment_bytes_max = "1MiB"
-
-[topics.orders]
-durability = "synced"
+TOPICS = ("orders", "bills", "clicks", "events")
+SETTINGS = """
+segment_bytes_max = "256KiB"
 
 [topics.events]
 durability = "written"
@@ -68,14 +66,14 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.fixture
 def settings(tmp_path: Path) -> str:
     path = tmp_path / "penstock.toml"
-    path.write_text(TOPICS)
+    path.write_text(SETTINGS)
     return str(path)
 
 
 class Shop:
     """Publishes until it is refused, and consumes what it was promised."""
 
-    def __init__(self, broker: Broker, topics: tuple[str, ...] = ("orders", "events")) -> None:
+    def __init__(self, broker: Broker, topics: tuple[str, ...] = TOPICS) -> None:
         self.broker = broker
         self.answered: dict[str, set[bytes]] = {name: set() for name in topics}
         self.finished: dict[tuple[str, str], set[bytes]] = {}
@@ -98,10 +96,22 @@ class Shop:
         return ""
 
     def fill(self) -> None:
-        for topic in self.answered:
+        """All topics at once, so that their logs also commit together."""
+        refusals: dict[str, str] = {}
+
+        def fill(topic: str) -> None:
             until = time.monotonic() + PATIENCE_SECONDS
-            while not (refused := self.publish(topic, 50)):
+            while not (refused := self.publish(topic, 10)):
                 assert time.monotonic() < until, "the disk does not get full"
+            refusals[topic] = refused
+
+        threads = [threading.Thread(target=fill, args=(topic,)) for topic in self.answered]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert refusals.keys() == self.answered.keys()
+        for refused in refusals.values():
             assert refused.startswith("E_MPUB_FAILED"), refused
             assert "full" in refused
 
@@ -153,7 +163,7 @@ def test_a_full_disk_refuses_publishers_and_lets_consumers_finish(
     shop = Shop(broker)
     shop.fill()
     for topic in shop.answered:
-        shop.consume(topic, "a", most=1500)
+        shop.consume(topic, "a", most=300)
     for topic in (*shop.answered, "new"):
         with Peer(broker.port) as peer:
             peer.send(pub(topic, b"refused"))
@@ -184,12 +194,12 @@ def test_a_kill_while_the_disk_is_full(
     shop = Shop(broker)
     shop.fill()
     for topic in shop.answered:
-        shop.consume(topic, "a", most=1500)
+        shop.consume(topic, "a", most=300)
     time.sleep(1)  # much more than what is finished needs to be safe
     broker.restart(kill=True)
     for topic in shop.answered:
         assert shop.publish(topic, 100), "there was no room before"
-        shop.consume(topic, "b", most=500)
+        shop.consume(topic, "b", most=100)
     time.sleep(1)
     broker.restart(kill=True)
     disk.ballast.unlink()
@@ -450,3 +460,40 @@ def test_a_second_broker_on_the_directory_is_refused(start_broker: StartBroker) 
     assert f"in use by another broker (process {broker.pid})" in lines[0]
     with Peer(broker.port) as peer:
         peer.publish("t", b"1")
+
+
+@pytest.mark.parametrize("armed", ["redo.write:3=eio", "redo.write:3+=enospc", "redo.write:3=kill"])
+def test_what_was_answered_is_there_when_a_redo_file_fails(
+    settings: str, start_broker: StartBroker, armed: str
+) -> None:
+    broker = start_broker("--config", settings, verb="serve", env={failpoint.VARIABLE: armed})
+    shop = Shop(broker)
+
+    def publish(topic: str) -> None:
+        for _ in range(200):
+            try:
+                assert not shop.publish(topic, 1)
+            except (Closed, OSError):
+                return  # killed
+
+    threads = [threading.Thread(target=publish, args=(topic,)) for topic in shop.answered]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if not armed.endswith("kill"):
+        assert min(map(len, shop.answered.values())) == 200
+    broker.env.clear()
+    broker.restart(kill=True)
+    for topic, answered in shop.answered.items():
+        with Peer(broker.port) as peer:
+            peer.publish(topic, b"last")
+            for channel in ("a", "b"):
+                with Peer(broker.port) as subscriber:
+                    subscriber.subscribe(topic, channel, ready=100)
+                    got: set[bytes] = set()
+                    while b"last" not in got:
+                        delivery = subscriber.expect_message()
+                        got.add(delivery.body)
+                        subscriber.send(fin(delivery.id))
+                assert answered <= got
