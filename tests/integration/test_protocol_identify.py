@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import ssl
 import time
 import zlib
@@ -322,6 +323,29 @@ WRAPPED: dict[str | None, Callable[[bytes], bytes]] = {
     "snappy": lambda data: SnappyEncoder().encode(data),
     "deflate": deflated,
 }
+
+
+def test_a_broken_tls_stream_keeps_no_messages_from_others(
+    start_broker: StartBroker, connect: Connect, certificates: Certificates
+) -> None:
+    broker = start_broker(*certificates.broker_flags, "--durability=memory")
+    publisher = connect(broker.port)
+    other = connect(broker.port)
+    other.subscribe("t", "other", ready=100)
+    for number in range(10):
+        broken = connect(broker.port)
+        broken.negotiate(tls_v1=True)
+        broken.start_tls(certificates.context())
+        broken.subscribe("t", "broken", ready=100)
+        # a message for it is on its way when its stream breaks
+        broker.freeze()
+        publisher.send(pub("t", b"%d" % number))
+        with socket.socket(fileno=os.dup(broken.socket.fileno())) as below:
+            below.sendall(b"this is no record of TLS")
+        broker.thaw()
+        publisher.expect_ok()
+        other.send(fin(other.expect_message(b"%d" % number).id))
+    assert "Traceback" not in broker.log
 
 
 def test_tls_is_not_forced_on_anyone(tls_broker: Broker, connect: Connect, topic: str) -> None:

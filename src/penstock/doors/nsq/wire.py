@@ -174,8 +174,14 @@ class Wire(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self.transport is None or (self.tls is not None and not self.secured):
             return  # gone, or in the middle of a handshake: there is no way to say anything
-        for layer in reversed(self.layers):
-            data = layer.wrap(data)
+        if self.layers:
+            try:
+                for layer in reversed(self.layers):
+                    data = layer.wrap(data)
+            except LayerError as error:
+                # this connection's end, not that of the turn which had something for it
+                self._broken_layer(error)
+                return
         self.transport.write(data)
 
     def write_all(self, parts: list[bytes]) -> None:
@@ -248,12 +254,18 @@ class Wire(asyncio.Protocol):
         tell an end in order from a cut."""
         if self.transport is None or self.transport.is_closing():
             return
-        if self.tls is None or self.secured:
-            farewell = b""
-            for layer in reversed(self.layers):
-                farewell = (layer.wrap(farewell) if farewell else b"") + layer.close()
-            self.transport.write(farewell)
+        if self.layers and (self.tls is None or self.secured):
+            try:
+                self.transport.write(self._farewell())
+            except LayerError as error:
+                self._broken_layer(error)
         self.transport.close()
+
+    def _farewell(self) -> bytes:
+        farewell = b""
+        for layer in reversed(self.layers):
+            farewell = (layer.wrap(farewell) if farewell else b"") + layer.close()
+        return farewell
 
     def close_now(self) -> None:
         self.over = True
