@@ -24,6 +24,7 @@ Invariants (``verify``; the simulation, the tests and PENSTOCK_VERIFY=1 call it)
     nothing at or above the cursor is in any of them
     cursor <= the lane's durable end, or the topic's pause mark where that is lower
     a subscriber's in_flight is the sum of what its leases have left
+    each lease's deadline and each sleeper's wake time is watched, and an alarm set for the first
 """
 
 from __future__ import annotations
@@ -544,6 +545,21 @@ class Channel:
     # -- checking
 
     def verify(self) -> None:
+        self._verify_outstanding()
+        self._verify_watched()
+
+    def _verify_watched(self) -> None:
+        deadlines = {(id(lease), at_ns) for at_ns, _, lease, _ in self.deadlines}
+        wakes = {(at_ns, seq, id(progress)) for at_ns, seq, _, progress in self.wakes}
+        for progress in self.progress:
+            for lease in progress.leases.leases:
+                assert (id(lease), lease.deadline_ns) in deadlines, (self, lease)
+                assert 0 < self.alarm_at_ns <= lease.deadline_ns, (self, lease)
+            for seq, (wake_ns, _) in progress.sleeping.items():
+                assert (wake_ns, seq, id(progress)) in wakes, (self, seq)
+                assert 0 < self.wake_at_ns <= wake_ns, (self, seq)
+
+    def _verify_outstanding(self) -> None:
         held: dict[int, int] = {}
         for progress in self.progress:
             progress.leases.verify()
