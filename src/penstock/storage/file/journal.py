@@ -21,7 +21,7 @@ from threading import Lock
 from typing import NoReturn
 
 from penstock import failpoint
-from penstock.errors import CorruptionError, DiskFull, LogFrozen
+from penstock.errors import CorruptionError, DiskFull, LogFrozen, OperatingError
 from penstock.protocol.journal import (
     BATCH,
     MAGIC,
@@ -132,13 +132,22 @@ class FileJournal:
         with self._io:
             if self._closed:
                 return  # it was deleted, or its topic closed, while this was on its way
-            parts = self._opened()
-            # what recovery needs is the newest file, once its snapshot is durable
-            while len(parts) > 1 and parts[-1].synced_bytes and self._newest(parts[0]) < at_ns:
-                gone = parts.pop(0)
-                self._newest_ns.pop(gone.number, None)
-                self._files.forget(gone.file)
-                self._files.disk.unlink(gone.file.path)
+            try:
+                self._drop_before(at_ns)
+            except OSError as error:
+                raise OperatingError(
+                    f"{self._directory}: old history cannot be freed ({error.strerror or error}); "
+                    "nothing else is affected. Check the disk"
+                ) from error
+
+    def _drop_before(self, at_ns: int) -> None:
+        parts = self._opened()
+        # what recovery needs is the newest file, once its snapshot is durable
+        while len(parts) > 1 and parts[-1].synced_bytes and self._newest(parts[0]) < at_ns:
+            gone = parts.pop(0)
+            self._newest_ns.pop(gone.number, None)
+            self._files.forget(gone.file)
+            self._files.disk.unlink(gone.file.path)
 
     def close(self) -> None:
         with self._io:

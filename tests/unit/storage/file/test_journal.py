@@ -1,13 +1,15 @@
 """A journal on disk: torn tails, damage, full and failing disks."""
 
 from collections.abc import Callable
+from errno import EIO
 from pathlib import Path
 
 import pytest
 
 from penstock import failpoint
-from penstock.errors import CorruptionError, DiskFull, LogFrozen
+from penstock.errors import CorruptionError, DiskFull, LogFrozen, OperatingError
 from penstock.protocol.journal import FINISHED, Batch
+from penstock.storage.file.disk import RealDisk
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.journal import FileJournal
 from penstock.storage.file.log import FileOptions
@@ -239,3 +241,19 @@ def test_a_journal_whose_disk_failed_collects_no_more(opener: Opener) -> None:
     for at_ns in range(3, 10):
         journal.append(one(at_ns))
     assert journal.bytes_since_snapshot == ONE_BYTES
+
+
+class StuckDisk(RealDisk):
+    """One that removes nothing."""
+
+    def unlink(self, path: str) -> None:
+        raise OSError(EIO, "stuck", path)
+
+
+def test_history_that_cannot_be_freed_is_an_error_of_the_disk(data: Path) -> None:
+    engine = FileEngine(str(data), FileOptions(reserve_bytes=0), disk=StuckDisk())
+    journal = wrote(engine, one(1), one(2, snapshot=True))
+    journal.sync()
+    with pytest.raises(OperatingError, match="cannot be freed"):
+        journal.drop_before(10)
+    assert [*journal.history()][-1] == one(2, snapshot=True)
