@@ -502,15 +502,28 @@ class Host:
         ):
             self.committer.turn()
             await asyncio.sleep(0.001)
-        await self.loop.run_in_executor(None, self._close)
+        await self._close_all()
+        await self.loop.run_in_executor(None, self.engine.close)
 
-    def _close(self) -> None:
+    async def _close_all(self) -> None:
+        """Each has something to sync: as many at once as there are disk threads."""
         self.journals.collect()
         closes = [journal.close for journal in self.journals.open.values()]
         closes += [writer.log.close for writer in self.committer.writers.values()]
+        left = len(closes)
+        all_closed = asyncio.Event()
+
+        def closed(_: None, failure: Exception | None) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                all_closed.set()
+            if isinstance(failure, OperatingError):  # the others can be closed all the same
+                log.warning("could not be closed cleanly: %s", failure)
+            elif failure is not None:
+                raise failure
+
         for close in closes:
-            try:
-                close()
-            except OperatingError as error:  # the others can be closed all the same
-                log.warning("could not be closed cleanly: %s", error)
-        self.engine.close()
+            self.pool.submit(close, closed)
+        if closes:
+            await all_closed.wait()

@@ -200,17 +200,21 @@ def write_all(
         done += skip
 
 
-def replace_file(disk: Disk, path: str, content: bytes, point: str) -> None:
+def replace_file(
+    disk: Disk, path: str, content: bytes, point: str, *, durable: bool = True
+) -> None:
     """Put ``content`` at ``path`` so that after a crash the file is the old or the new, whole.
 
-    The name itself survives loss of power once the caller has synced the directory.
+    The name itself survives loss of power once the caller has synced the directory. What is not
+    ``durable`` may be damaged after loss of power: for files that tell by themselves.
     """
     fresh = f"{path}.new"
     handle = disk.open(fresh, Mode.CREATE)
     try:
         disk.truncate(handle, 0)
         write_all(disk, handle, [content], 0, f"{point}.write")
-        disk.fdatasync(handle)
+        if durable:
+            disk.fdatasync(handle)
     except OSError:
         disk.unlink(fresh)  # on a full disk even this would be missed
         raise

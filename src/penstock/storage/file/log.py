@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 POSITIONS_MAX = 64
 INDEXES_MAX = 16
 WALK_BYTES = 256 << 10
+READ_AGAIN_BYTES = 1 << 20  # checked at a start without a checkpoint; not worth a sync at a stop
 UNSYNCED_BYTES_MAX = 128 << 10  # remembered for a redo file; more has a sync of its own
 READ_BYTES = 4096  # a block's length is only known once its header is read: take it along if small
 ANY_TIME = -(2**63)
@@ -441,18 +442,19 @@ class FileLog:
             self._indexed.update(dict.fromkeys(full))
         self._forget_indexes()
 
-    def _checkpoint(self, segment: Segment, tip: Tip) -> None:
-        if self._unless_full(lambda: self._save_index(segment, tip)):
+    def _checkpoint(self, segment: Segment, tip: Tip, *, durable: bool = True) -> None:
+        if self._unless_full(lambda: self._save_index(segment, tip, durable=durable)):
             segment.checkpoint_bytes = tip.bytes
             segment.checkpoint_blocks = tip.blocks
 
-    def _save_index(self, segment: Segment, tip: Tip) -> None:
+    def _save_index(self, segment: Segment, tip: Tip, *, durable: bool = True) -> None:
         assert segment.index is not None
         covered = Covered(
             segment.base, tip.bytes, tip.end, tip.appended_at_ns, self._synced_end, tip.blocks
         )
         path = index_name(segment.file.path)
-        replace_file(self._files.disk, path, encode_index(segment.index, covered), "checkpoint")
+        content = encode_index(segment.index, covered)
+        replace_file(self._files.disk, path, content, "checkpoint", durable=durable)
 
     def _save_manifest(self, lines: list[Sealed]) -> None:
         path = f"{self._prefix}.manifest"
@@ -494,7 +496,8 @@ class FileLog:
         if len(segments) > self._listed:
             last = segments[-1]
             if last.checkpoint_bytes < last.tip.bytes:
-                self._checkpoint(last, last.tip)
+                small = last.tip.bytes - last.checkpoint_bytes < READ_AGAIN_BYTES
+                self._checkpoint(last, last.tip, durable=not small)
 
     def _forget_files(self) -> None:
         self._files.forget(self._synced_file)
