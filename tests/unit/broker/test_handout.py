@@ -1,6 +1,8 @@
 """Who gets what: a fair share each, and never anything behind a mark."""
 
-from penstock.broker.broker import Broker, BrokerOptions
+import pytest
+
+from penstock.broker.broker import Broker, BrokerOptions, TopicPolicy
 from penstock.broker.channel import GATHERING_NS, Channel
 from penstock.broker.handout import DELIVERY_BYTES_MAX
 from penstock.protocol.block import gather
@@ -81,24 +83,28 @@ def test_a_sample_that_passes_over_more_than_a_turn_s_bytes_goes_on() -> None:
     assert channel.depth() == 0
 
 
-def test_a_block_that_was_read_over_the_pause_mark_is_handed_out_up_to_it() -> None:
+@pytest.mark.parametrize("straddling", [0, 1])
+def test_a_block_that_was_read_over_the_pause_mark_is_handed_out_up_to_it(straddling: int) -> None:
     broker = Broker(BrokerOptions(), seed=1)
-    topic = broker.make_topic("orders", 0)
-    lane = topic.partitions[0].ready[0]
+    topic = broker.make_topic("orders", 0, TopicPolicy(partitions=2))
+    lanes = [partition.ready[0] for partition in topic.partitions]
+    lane, other = lanes[straddling], lanes[1 - straddling]
     channel = topic.channel("billing", 0)
     consumer = Consumer()
     channel.subscribe(consumer.subscriber)
     channel.set_ready(consumer.subscriber, 10)
-    topic.publish([b"before"], 6, 0)
+    other.publish([b"other"] * 3, 15, 0)
+    commit(other)
+    lane.publish([b"before"], 6, 0)
     stored = commit(lane)
     topic.pause()
-    topic.publish([b"behind"], 6, 0)
+    lane.publish([b"behind"] * 3, 18, 0)
     stored += commit(lane)
     broker.cache.forget(lane.shelf)
     [joined] = gather(stored)
     broker.cache.add(lane.shelf, joined)
     channel.pump(0, 0)
-    assert consumer.bodies == [b"before"]
+    assert sorted(consumer.bodies) == [b"before", *[b"other"] * 3]
     topic.unpause()
     channel.pump(0, 0)
-    assert consumer.bodies == [b"before", b"behind"]
+    assert consumer.bodies[4:] == [b"behind"] * 3
