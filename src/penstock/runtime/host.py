@@ -491,6 +491,8 @@ class Host:
             self.committer.when_idle(lane, idle.set)
             await idle.wait()
             self.broker.return_unused(lane)
+            # a move that is still reading comes too late: the next run begins it anew
+            lane.refusal = lane.refusal or OperatingError("the broker is stopping")
         while (
             self.loading
             or self.journals.busy

@@ -38,11 +38,12 @@ class Timers:
         self.wake = wake
         self.handle: Handle | None = None
         self.rings_at_ns = 0
+        self.stopped = False
 
     def arm(self) -> None:
         """At each turn's end: ring in time for whoever is next."""
         broker = self.broker
-        if not broker.alarms and not broker.wakes:
+        if (not broker.alarms and not broker.wakes) or self.stopped:
             return
         monotonic_ns = 0
         at_ns = 0
@@ -79,6 +80,8 @@ class Timers:
         self.wake()
 
     def stop(self) -> None:
+        """What comes due from here on is the next run's."""
+        self.stopped = True
         if self.handle is not None:
             self.handle.cancel()
             self.handle = None
