@@ -42,7 +42,7 @@ PLACES = {
     "redo.kept": "after a redo file was synced, before any of its logs hears of it",
     "redo.apply": "before what a redo file kept is written to its place",
     "redo.applied": "after all of it is in its place, before redo files go",
-    "redo.settled": "after the logs of a redo file are synced, before it goes",
+    "redo.caught_up": "after the logs of a redo file are synced, before it goes",
     "manifest.write": "before a new manifest is written beside the old one",
     "manifest.rename": "before the new manifest replaces the old one",
     "manifest.renamed": "after the new manifest replaced the old one",

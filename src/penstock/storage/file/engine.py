@@ -143,7 +143,7 @@ class FileEngine:
         return True
 
     def chore(self) -> Callable[[], None] | None:
-        return self._redo.settle if self._redo.wants_settling else None
+        return self._redo.clear if self._redo.wants_clearing else None
 
     def journal(self, topic: str, channel: str) -> FileJournal:
         key = (topic, channel)

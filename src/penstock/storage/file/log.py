@@ -13,7 +13,7 @@ Invariants:
 - the first ``_listed`` segments are those of the manifest: sealed, synced, whole
 - start <= synced end <= written end <= end; append times and seqs only grow
 - ``_io`` is held by whoever changes files of this log other than by appending to the last segment:
-  sealing, dropping, checkpoints; ``_syncing`` by whoever syncs, for the engine may settle a redo
+  sealing, dropping, checkpoints; ``_syncing`` by whoever syncs, for the engine may clear a redo
   file meanwhile. ``_lock`` is held for moments, never over a call to the disk.
 
 It knows nothing of topics, durability levels or answers.
@@ -116,7 +116,7 @@ class FileLog:
         self._indexed: dict[Segment, None] = {}
         self._broken: LogFrozen | None = None
         self._closed = False
-        self._settled = False
+        self._ended_well = False
         self._unsynced: list[Written] | None = []
         self._unsynced_bytes = 0
 
@@ -198,7 +198,7 @@ class FileLog:
 
     def vouched(self) -> int:
         """All that was written is durable, in a redo file; the synced end. (Outside readers hear of
-        it when the redo file is settled.)"""
+        it when the redo file is cleared.)"""
         self._all_durable(self._written_end)
         return self._synced_end
 
@@ -219,10 +219,10 @@ class FileLog:
                 self._unsynced = []
                 self._unsynced_bytes = 0
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Sync for the redo file's sake: a log that was closed well has done so."""
         with self._syncing:
-            if not self._settled:
+            if not self._ended_well:
                 self._sync()
 
     def sync(self) -> int:
@@ -322,7 +322,7 @@ class FileLog:
                 self.write()
                 with self._syncing:
                     self._sync()
-                    self._settled = True
+                    self._ended_well = True
                 with self._io:
                     self._close_well()
         finally:

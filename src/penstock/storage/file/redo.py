@@ -7,7 +7,7 @@ place in it, go to a *redo file*, which is synced for all of them. From then on 
 the next start, before any log is opened, what redo files hold is written to its place once more.
 
 A redo file that is full, or has been in use for some seconds, is followed by a new one. The old
-one goes when every log in it has been synced itself (`settle`, a chore of the engine). Records are
+one goes when every log in it has been synced itself (`clear`, a chore of the engine). Records are
 bytes for places, nothing else: a redo file knows no seqs, and logs do not know that it was read.
 
 Whoever shortens, removes or renames a file that may have records calls ``forget`` first, or the
@@ -49,7 +49,7 @@ CHECKED_FROM = 8
 KEEP, FORGET = 1, 2
 
 SECONDS_MAX = 5.0  # one is in use; so long may outside readers not hear of what is durable
-FILES_MAX = 4  # while so many wait to be settled, logs sync themselves
+FILES_MAX = 4  # while so many wait to be cleared, logs sync themselves
 
 
 class Written(NamedTuple):
@@ -60,10 +60,10 @@ class Written(NamedTuple):
     pieces: Sequence[bytes | memoryview]
 
 
-class Settled(Protocol):
+class Vouched(Protocol):
     """A log that can be asked to make what it wrote durable itself."""
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Raises OperatingError when that failed."""
 
 
@@ -76,7 +76,7 @@ class _RedoFile:
         self.begun_at = now
         self.file = File(f"{root}/{layout.redo_name(number)}", writable=True)
         self.bytes = 0
-        self.logs: dict[Settled, None] = {}
+        self.logs: dict[Vouched, None] = {}
         self.paths: set[str] = set()
 
 
@@ -109,7 +109,7 @@ class Redo:
     def has_room(self) -> bool:
         return len(self._full) < FILES_MAX
 
-    def keep(self, logs: Sequence[Settled], written: Sequence[Written]) -> None:
+    def keep(self, logs: Sequence[Vouched], written: Sequence[Written]) -> None:
         """Make what the logs wrote durable. An OSError says that nothing of it is, so far; the
         file is used no more."""
         records = [
@@ -149,12 +149,12 @@ class Redo:
         self.forget(path)
 
     @property
-    def wants_settling(self) -> bool:
+    def wants_clearing(self) -> bool:
         current = self._current
         old = current is not None and self._now() - current.begun_at > SECONDS_MAX
         return (old or bool(self._full)) and not self._stuck
 
-    def settle(self) -> None:
+    def clear(self) -> None:
         """Sync the logs of the redo files there are, which then can go. One that fails is kept: the
         next start needs it."""
         with self._io:
@@ -163,12 +163,12 @@ class Redo:
         for file in [*self._full]:
             try:
                 for log in [*file.logs]:
-                    log.settle()
+                    log.catch_up()
             except OperatingError as error:
                 logger.warning("%s is kept until the next start: %s", file.file.path, error)
                 self._stuck = True
                 return
-            failpoint.hit("redo.settled")
+            failpoint.hit("redo.caught_up")
             with self._io:
                 self._remove(file)
                 self._full.remove(file)

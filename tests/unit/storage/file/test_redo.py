@@ -92,7 +92,7 @@ def test_a_full_redo_file_goes_when_its_logs_are_synced(
     assert ends(opener(killed())) == [1, 1, 1]
 
 
-def test_logs_sync_themselves_while_too_much_waits_to_be_settled(
+def test_logs_sync_themselves_while_too_much_waits_to_be_cleared(
     opener: Opener, data: Path
 ) -> None:
     engine = opener(data, SMALL)
