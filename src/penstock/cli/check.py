@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 
 from penstock.cli import ExitCode
 from penstock.cli.meter import Meter
@@ -22,6 +22,7 @@ from penstock.storage.file.verify import (
     check_journal,
     check_log,
     check_state,
+    missing_end,
 )
 
 EXAMPLES = """\
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def reports(
-    survey: Survey, known: Container[str], topics: list[str], meter: Meter, summary: Summary
+    survey: Survey, known: Mapping[str, bytes], topics: list[str], meter: Meter, summary: Summary
 ) -> Iterator[tuple[dict[str, str], Report]]:
     """What was found, each with the names of what was looked at: the state, then all topics."""
     yield {}, check_state(survey)
@@ -104,13 +105,26 @@ def reports(
         summary.topics += 1
         if f"topic/{topic}" not in known:
             yield {"topic": topic}, _unknown(survey, topic)
-        for log in survey.logs(topic):
-            summary.logs += 1
-            yield {"topic": topic, "log": log.key}, check_log(survey, log, meter.add)
+        handed_out: dict[int, int] = {}  # read before the logs, which a broker may go on with
         for name in survey.journals(topic):
             summary.journals += 1
             found = check_journal(survey, topic, name, meter.add)
             yield {"topic": topic, "journal": name}, found
+            for tag, end in found.handed_out.items():
+                handed_out[tag] = max(end, handed_out.get(tag, 0))
+        ends: dict[str, int] = {}
+        for log in survey.logs(topic):
+            summary.logs += 1
+            checked = check_log(survey, log, meter.add)
+            yield {"topic": topic, "log": log.key}, checked
+            ends[log.key] = checked.end
+        document = json.loads(known.get(f"topic/{topic}", b"{}"))
+        if document.get("durability") == "synced":
+            for key, (tag, *_) in document["tags"].items():
+                missing = missing_end(
+                    survey.directory_of(topic), ends.get(key, 0), handed_out.get(tag, 0)
+                )
+                yield {"topic": topic, "log": key}, missing
 
 
 def _unknown(survey: Survey, topic: str) -> Report:

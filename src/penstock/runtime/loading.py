@@ -3,20 +3,21 @@ the loop.
 
 The topic's objects are built on the loop from its document; the job fills them while nobody else
 knows them; ``settle`` on the loop makes them live. The order matters: lanes first (where seqs go
-on), then channels (whose cursors may be ahead of a log that lost unsynced messages), then the
-delay lane (whose watermark stands in the delay journal or in blocks of the ready lane after it).
+on), then channels (whose cursors may be ahead of a log that lost unsynced messages, but not of one
+that syncs them all), then the delay lane (whose watermark stands in the delay journal or in blocks
+of the ready lane after it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.broker.lanes import Lane
 from penstock.broker.partition import Landed, Partition
 from penstock.broker.restore import replay, resume
 from penstock.broker.topic import Topic
-from penstock.errors import OperatingError
-from penstock.protocol.journal import MOVED, Record
+from penstock.errors import CorruptionError, OperatingError
+from penstock.protocol.journal import DELIVERED, MOVED, Batch, Record
 from penstock.runtime.journals import Keeper, journal_name
 from penstock.storage.port import Engine, Journal, Log
 
@@ -68,7 +69,10 @@ def _load_all(loaded: Loaded, engine: Engine, reserved: Mapping[int, int]) -> No
     for name in topic.started:
         channel = topic.open_channel(name)
         journal = loaded.journals[channel] = engine.journal(topic.name, name)
-        replay(channel, journal.recover())
+        batches: Iterable[Batch] = journal.recover()
+        if topic.durability == "synced":
+            batches = _believed(loaded, name, batches)
+        replay(channel, batches)
         for progress in channel.progress:
             progress.lane.skip_to(progress.cursor)
     for channel in topic.channels.values():
@@ -76,6 +80,24 @@ def _load_all(loaded: Loaded, engine: Engine, reserved: Mapping[int, int]) -> No
     for partition in topic.partitions:
         if partition.delay is not None:
             _load_delay(partition, loaded, engine)
+
+
+def _believed(loaded: Loaded, channel: str, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Passes a journal's batches on. What was handed out of a log that syncs every commit is there,
+    or the log has lost what it promised: when its files are gone, nothing else knows of it."""
+    topic = loaded.topic
+    logs = {lane.log: (lane.key, opened.bounds().end) for lane, opened in loaded.logs.items()}
+    for batch in batches:
+        for kind, log, _, high, *_ in batch.records:
+            if kind == DELIVERED and high > logs.get(log, ("", high))[1]:
+                key, end = logs[log]
+                raise CorruptionError(
+                    f"log {key} of topic {topic.name} ends at seq {end}, but channel {channel} was "
+                    f"handed seqs up to {high - 1} of it: what was synced there is missing. Put "
+                    "the log's files back from a backup, or move the channel's journal away to go "
+                    "on without these messages"
+                )
+        yield batch
 
 
 def _close(loaded: Loaded) -> None:

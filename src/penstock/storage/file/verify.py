@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from penstock.protocol.journal import DELIVERED, decode_batch
 from penstock.storage.file import journal, layout, state
 from penstock.storage.file.disk import read_file
 from penstock.storage.file.index import decode_index
@@ -61,10 +62,11 @@ class LogReport(Report):
 
 @dataclass(slots=True)
 class JournalReport(Report):
-    """Of a channel's journal."""
+    """Of a channel's journal. ``handed_out`` is {a log's first tag: seq behind the highest}."""
 
     files: int = 0
     batches: int = 0
+    handed_out: dict[int, int] = field(default_factory=dict)
 
 
 def check_log(survey: Survey, log: LogView, on_bytes: Callable[[int], None]) -> LogReport:
@@ -284,6 +286,22 @@ def check_journal(
         report.batches += len(found)
         report.bytes += len(stored)
         _check_batches(survey, report, path, len(stored), found, remedy)
+        for start, stop, _ in found:
+            for kind, log, _, high, *_ in decode_batch(stored, start, stop).records:
+                if kind == DELIVERED and high > report.handed_out.get(log, 0):
+                    report.handed_out[log] = high
+    return report
+
+
+def missing_end(directory: str, end: int, handed_out: int) -> Report:
+    """What was handed out of a log that syncs every commit must be in it; its journals say so
+    where nothing else is left of it."""
+    report = Report()
+    if end < handed_out:
+        what = "the log's end is missing: channels were handed more than it has"
+        report.damage.append(
+            Finding(what, directory, 0, (end, handed_out), "the rest of the log", BACKUP)
+        )
     return report
 
 
