@@ -2,8 +2,9 @@
 
 By default each property test draws the same examples in every run, so that a red run is red again
 when it is repeated, and few where it does not say how many: all of `tests/unit` is to take seconds.
-`PENSTOCK_EXPLORE=1` draws new ones, and many (Hypothesis prints what reproduces a failure). Nothing here may start a broker or touch the network: the fixtures that do (see
-`tests/support/fixtures.py`) do it for the tests that ask for them by name.
+`PENSTOCK_EXPLORE=1` draws new ones, and many (Hypothesis prints what reproduces a failure). Nothing
+here may start a broker or touch the network: the fixtures that do (see `tests/support/fixtures.py`)
+do it for the tests that ask for them by name.
 """
 
 import os

@@ -32,13 +32,14 @@ from typing import NoReturn
 
 from penstock import failpoint
 from penstock.errors import CorruptionError, DiskFull, LogFrozen, OperatingError, PenstockError
-from penstock.protocol.block import HEADER_BYTES, Block, decode_run, encode, length_of
+from penstock.protocol.block import Block, encode
 from penstock.storage.file.dirs import Dirs
-from penstock.storage.file.disk import FULL, read_file, replace_file
+from penstock.storage.file.disk import FULL, replace_file
 from penstock.storage.file.files import File, Files
-from penstock.storage.file.index import Covered, Index, decode_index, encode_index
+from penstock.storage.file.finder import Finder
+from penstock.storage.file.index import Covered, Index, encode_index
 from penstock.storage.file.layout import index_name, lane_name
-from penstock.storage.file.recovery import Scan, recover, scan_blocks
+from penstock.storage.file.recovery import recover
 from penstock.storage.file.redo import Written
 from penstock.storage.file.reserve import Reserve
 from penstock.storage.file.segment import (
@@ -48,19 +49,13 @@ from penstock.storage.file.segment import (
     Tip,
     encode_manifest,
     encode_synced_end,
-    walk,
 )
 from penstock.storage.port import Bounds
 
 logger = logging.getLogger(__name__)
 
-POSITIONS_MAX = 64
-INDEXES_MAX = 16
-WALK_BYTES = 256 << 10
 READ_AGAIN_BYTES = 1 << 20  # checked at a start without a checkpoint; not worth a sync at a stop
 UNSYNCED_BYTES_MAX = 128 << 10  # remembered for a redo file; more has a sync of its own
-READ_BYTES = 4096  # a block's length is only known once its header is read: take it along if small
-ANY_TIME = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +107,7 @@ class FileLog:
         self._io = Lock()
         self._syncing = Lock()
         self._pending: list[Block] = []
-        self._positions: dict[int, tuple[Segment, int]] = {}
-        self._indexed: dict[Segment, None] = {}
+        self._finder = Finder(files, options.index_step_bytes)
         self._broken: LogFrozen | None = None
         self._closed = False
         self._ended_well = False
@@ -271,7 +265,7 @@ class FileLog:
             if at == len(segments):
                 return []
             try:
-                return self._read(segments[at], seq, bytes_max)
+                return self._finder.read(segments[at], seq, bytes_max)
             except OSError as error:
                 if segments[at] in self._segments:
                     raise _unreadable(segments[at], error) from error
@@ -285,9 +279,7 @@ class FileLog:
                 return self._written_end
             segment = segments[at]
             try:
-                start = self._index_of(segment).offset_before(appended_at_ns)
-                offset, _ = self._walk(segment, segment.tip, start, -1, appended_at_ns)
-                return self._blocks(segment, segment.tip, offset, 0)[0][0].base
+                return self._finder.first_at(segment, appended_at_ns).base
             except OSError as error:
                 if segment in self._segments:
                     raise _unreadable(segment, error) from error
@@ -439,8 +431,7 @@ class FileLog:
             return
         with self._lock:
             self._listed += len(full)
-            self._indexed.update(dict.fromkeys(full))
-        self._forget_indexes()
+        self._finder.sealed(full)
 
     def _checkpoint(self, segment: Segment, tip: Tip, *, durable: bool = True) -> None:
         if self._unless_full(lambda: self._save_index(segment, tip, durable=durable)):
@@ -478,9 +469,7 @@ class FileLog:
         with self._lock:
             self._segments = self._segments[len(gone) :]
             self._listed -= len(gone)
-            self._positions.clear()
-            for segment in gone:
-                self._indexed.pop(segment, None)
+        self._finder.dropped(gone)
         failpoint.hit("log.drop")
         for segment in gone:
             self._reserve.spend(partial(self._forget, segment.file.path))
@@ -503,94 +492,6 @@ class FileLog:
         self._files.forget(self._synced_file)
         for segment in self._segments:
             self._files.forget(segment.file)
-
-    # --- reading ----------------------------------------------------------------------------------
-
-    def _read(self, segment: Segment, seq: int, bytes_max: int) -> list[Block]:
-        tip = segment.tip
-        with self._lock:
-            known = self._positions.get(seq)
-        if known is not None and known[0] is segment:
-            offset, before = known[1], -1
-        else:
-            start = self._index_of(segment).offset_of(seq)
-            offset, before = self._walk(segment, tip, start, seq, ANY_TIME)
-        blocks, end = self._blocks(segment, tip, offset, bytes_max)
-        if before >= 0 and blocks[0].base > seq:
-            # a hole in front of this block, or a damaged one that hides what it held: look
-            self._blocks(segment, tip, before, 0)
-        with self._lock:
-            positions = self._positions
-            positions[blocks[-1].end] = (segment, end)
-            if len(positions) > POSITIONS_MAX:
-                del positions[next(iter(positions))]
-        return blocks
-
-    def _walk(
-        self, segment: Segment, tip: Tip, offset: int, seq: int, appended_at_ns: int
-    ) -> tuple[int, int]:
-        """Offset of the block looked for, and of the one before it (-1 when none was passed)."""
-        before = -1
-        while tip.bytes - offset >= HEADER_BYTES:
-            wanted = min(WALK_BYTES, tip.bytes - offset)
-            buffer = self._files.pread(segment.file, wanted, offset)
-            found = walk(buffer, seq, appended_at_ns)
-            if found.before >= 0:
-                before = offset + found.before
-            offset += found.at
-            if found.at <= len(buffer) - HEADER_BYTES:
-                if found.whole_header:
-                    return offset, before
-                break
-            if len(buffer) < wanted:
-                break
-        raise _damaged(segment, offset, seq, "no block starts here")
-
-    def _blocks(
-        self, segment: Segment, tip: Tip, offset: int, bytes_max: int
-    ) -> tuple[list[Block], int]:
-        """At least the block at ``offset``, more up to ``bytes_max``; and where they end."""
-        room = tip.bytes - offset
-        buffer = self._files.pread(segment.file, min(max(bytes_max, READ_BYTES), room), offset)
-        first = length_of(buffer)
-        if first > len(buffer):
-            buffer = self._files.pread(segment.file, min(first, room), offset)
-        try:
-            blocks, size = decode_run(buffer, 0, max(first, bytes_max))
-        except CorruptionError as error:
-            raise _damaged(segment, offset, -1, str(error)) from error
-        return blocks, offset + size
-
-    def _index_of(self, segment: Segment) -> Index:
-        index = segment.index
-        if index is not None:
-            return index
-        index = self._loaded_index(segment)
-        with self._lock:
-            segment.index = index
-            self._indexed[segment] = None
-        self._forget_indexes()
-        return index
-
-    def _loaded_index(self, segment: Segment) -> Index:
-        step_bytes = self._options.index_step_bytes
-        stored = read_file(self._files.disk, index_name(segment.file.path))
-        decoded = decode_index(stored, step_bytes) if stored else None
-        if decoded is not None and decoded[1].bytes == segment.tip.bytes:
-            return decoded[0]
-        index = Index(step_bytes)
-        start = Scan(Tip(0, segment.base, segment.first_ns, 0), 0)
-        scan = scan_blocks(self._files, segment.file, start, segment.tip.bytes, index)
-        if scan.tip.bytes < segment.tip.bytes:
-            raise _damaged(segment, scan.tip.bytes, scan.tip.end, "no whole block starts here")
-        return index
-
-    def _forget_indexes(self) -> None:
-        with self._lock:
-            while len(self._indexed) > INDEXES_MAX:
-                oldest = next(iter(self._indexed))
-                del self._indexed[oldest]
-                oldest.index = None
 
 
 class _Run:
@@ -619,15 +520,6 @@ def _end_of(segment: Segment) -> int:
 
 def _appended_at_of(segment: Segment) -> int:
     return segment.tip.appended_at_ns
-
-
-def _damaged(segment: Segment, offset: int, seq: int, what: str) -> CorruptionError:
-    return CorruptionError(
-        f"{segment.file.path} at offset {offset}"
-        + (f", from seq {seq} on" if seq >= 0 else "")
-        + f": {what}. Its bytes are kept; `penstock check` shows what is damaged, a backup of the "
-        "file repairs it"
-    )
 
 
 def _unreadable(segment: Segment, error: OSError) -> PenstockError:

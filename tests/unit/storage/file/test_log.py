@@ -528,12 +528,12 @@ def test_a_read_that_a_drop_overtakes_goes_on_with_what_follows(
     log = opener(options=SMALL).log("t", 0, 0)
     put(log, *chain(30))
     log.sync()
-    read = log._read
+    read = log._finder.read
 
     def drop_before_reading(segment: Segment, seq: int, bytes_max: int) -> list[Block]:
         monkeypatch.undo()
         log.drop_below(14)
         return read(segment, seq, bytes_max)
 
-    monkeypatch.setattr(log, "_read", drop_before_reading)
+    monkeypatch.setattr(log._finder, "read", drop_before_reading)
     assert log.read(3, 1)[0] == chain(30)[12]
