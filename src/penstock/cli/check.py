@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from penstock.cli import ExitCode
 from penstock.cli.meter import Meter
@@ -118,13 +119,18 @@ def reports(
             checked = check_log(survey, log, meter.add)
             yield {"topic": topic, "log": log.key}, checked
             ends[log.key] = checked.end
-        document = json.loads(known.get(f"topic/{topic}", b"{}"))
-        if document.get("durability") == "synced":
-            for key, (tag, *_) in document["tags"].items():
-                missing = missing_end(
-                    survey.directory_of(topic), ends.get(key, 0), handed_out.get(tag, 0)
-                )
-                yield {"topic": topic, "log": key}, missing
+        document = _document(known, topic)
+        for key, (tag, *_) in document.get("tags", {}).items():
+            if document["durability"] == "synced" and ends.get(key, 0) < handed_out.get(tag, 0):
+                if _document(survey.state()[0], topic).get("tags") != document["tags"]:
+                    break  # it was deleted while we looked
+                place = survey.directory_of(topic)
+                where = {"topic": topic, "log": key}
+                yield where, missing_end(place, ends.get(key, 0), handed_out[tag])
+
+
+def _document(state: Mapping[str, bytes], topic: str) -> dict[str, Any]:
+    return dict(json.loads(state.get(f"topic/{topic}", b"{}")))
 
 
 def _unknown(survey: Survey, topic: str) -> Report:

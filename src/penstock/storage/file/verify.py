@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from penstock.protocol.journal import DELIVERED, decode_batch
 from penstock.storage.file import journal, layout, state
-from penstock.storage.file.disk import read_file
+from penstock.storage.file.disk import names_in, read_file
 from penstock.storage.file.index import decode_index
 from penstock.storage.file.recovery import Whole, hole_witness
 from penstock.storage.file.segment import Sealed, decode_synced_end
@@ -82,6 +82,8 @@ def check_log(survey: Survey, log: LogView, on_bytes: Callable[[int], None]) -> 
         except FileNotFoundError:
             check.vanished(part)
     check.settle()
+    if not names_in(survey.disk, log.directory):
+        return LogReport()  # its topic was deleted while we looked
     return check.report
 
 
@@ -294,15 +296,11 @@ def check_journal(
 
 
 def missing_end(directory: str, end: int, handed_out: int) -> Report:
-    """What was handed out of a log that syncs every commit must be in it; its journals say so
-    where nothing else is left of it."""
-    report = Report()
-    if end < handed_out:
-        what = "the log's end is missing: channels were handed more than it has"
-        report.damage.append(
-            Finding(what, directory, 0, (end, handed_out), "the rest of the log", BACKUP)
-        )
-    return report
+    """Of a log that syncs every commit, and ends before what was handed out of it: where nothing
+    else is left of it, journals say so."""
+    what = "the log's end is missing: channels were handed more than it has"
+    finding = Finding(what, directory, 0, (end, handed_out), "the rest of the log", BACKUP)
+    return Report(damage=[finding])
 
 
 def check_state(survey: Survey) -> Report:

@@ -93,6 +93,22 @@ def test_segments_that_are_dropped_meanwhile_are_no_damage(opener: Opener, data:
     assert checked(survey).damage == []
 
 
+def test_a_topic_that_is_deleted_meanwhile_is_no_damage(opener: Opener, data: Path) -> None:
+    engine = opener(options=SMALL)
+    log = engine.log("t", 0, 0)
+    for one in chain(20):
+        log.append(one)
+        log.write()
+        log.sync()
+    survey = Survey(str(data))
+    view = survey.log("t", 0, 0)
+    log.close()
+    engine.drop_topic("t")
+    report = check_log(survey, view, lambda _: None)
+    assert (report.damage, report.notes) == ([], [])
+    assert checked(survey).damage == []
+
+
 def test_holes_of_reservations_are_no_damage(opener: Opener, data: Path) -> None:
     log = opener(options=SMALL).log("t", 0, 0)
     for one in [*chain(3), *chain(3, base=1000), *chain(9, base=5000)]:
