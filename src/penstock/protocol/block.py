@@ -365,9 +365,11 @@ def decode_run(stored: bytes, at: int, limit: int) -> tuple[list[Block], int]:
     """The block at ``at``, those behind it that end within ``limit``, and where the last one ends.
 
     The same as ``decode`` on each, at a third of the price for plain blocks: a backlog of messages
-    that were published one by one is read here. Stops in front of damage: only the first raises.
+    that were published one by one is read here. Stops in front of damage, and of a block whose seqs
+    do not follow (it was written to the wrong place): only the first raises.
     """
     first = decode(stored, at)
+    expected = first.end
     at += length_of(stored, at)
     blocks = [first]
     view = memoryview(stored)
@@ -397,6 +399,9 @@ def decode_run(stored: bytes, at: int, limit: int) -> tuple[list[Block], int]:
         behind = at + length
         if magic != MAGIC or length < HEADER_BYTES or behind > limit or behind > len(stored):
             break
+        if base != expected:
+            break
+        expected = end
         frames_at = behind - kept
         if (
             flags

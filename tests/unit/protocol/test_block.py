@@ -89,10 +89,10 @@ i64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @st.composite
-def blocks(draw: st.DrawFn) -> Block:
+def blocks(draw: st.DrawFn, base: int | None = None) -> Block:
     bodies = draw(bodies_lists)
     count = len(bodies)
-    base = draw(st.integers(0, 2**60))
+    base = draw(st.integers(0, 2**60)) if base is None else base
 
     def column(values: st.SearchStrategy[int]) -> list[int] | None:
         return draw(st.none() | st.lists(values, min_size=count, max_size=count))
@@ -146,7 +146,16 @@ def test_a_flipped_bit_is_seen(one: Block, data: st.DataObject) -> None:
         decode(bytes(kept))
 
 
-@given(st.lists(blocks(), min_size=1, max_size=6), st.data())
+@st.composite
+def runs(draw: st.DrawFn) -> list[Block]:
+    """Blocks that follow each other in a log."""
+    several = [draw(blocks())]
+    for _ in range(draw(st.integers(0, 5))):
+        several.append(draw(blocks(several[-1].end)))
+    return several
+
+
+@given(runs(), st.data())
 def test_a_run_is_decoded_as_its_blocks(several: list[Block], data: st.DataObject) -> None:
     pieces = [stored(one) for one in several]
     kept = b"".join(pieces)
@@ -157,6 +166,13 @@ def test_a_run_is_decoded_as_its_blocks(several: list[Block], data: st.DataObjec
     assert end == ends[len(found) - 1]
     assert len(found) == max(1, len([one for one in ends if one <= limit]))
     assert all(stored(one) == piece for one, piece in zip(found, pieces))
+
+
+def test_a_run_stops_in_front_of_a_block_in_the_wrong_place() -> None:
+    first, second, third = [stored(one) for one in chain(3)]
+    for misplaced in (first, third):
+        assert decode_run(first + misplaced + third, 0, 10_000)[1] == len(first)
+    assert decode_run(first + second + third, 0, 10_000)[1] == len(first + second + third)
 
 
 def test_a_run_stops_in_front_of_damage() -> None:

@@ -64,9 +64,11 @@ class Finder:
             start = self.index_of(segment).offset_of(seq)
             offset, before = self._walk(segment, tip, start, seq, ANY_TIME)
         blocks, end = self._blocks(segment, tip, offset, bytes_max)
-        if before >= 0 and blocks[0].base > seq:
-            # a hole in front of this block, or a damaged one that hides what it held: look
-            self._blocks(segment, tip, before, 0)
+        if not blocks[0].base <= max(seq, segment.base) < blocks[0].end:
+            # holes lie between segments: what belongs here is damaged, or lies somewhere else
+            if before >= 0:
+                self._blocks(segment, tip, before, 0)
+            raise _damaged(segment, offset, seq, "another block is in its place")
         with self._lock:
             positions = self._positions
             positions[blocks[-1].end] = (segment, end)

@@ -7,7 +7,7 @@ import pytest
 
 from penstock import failpoint
 from penstock.errors import CorruptionError, DiskFull, LogFrozen
-from penstock.protocol.block import Block
+from penstock.protocol.block import Block, encode
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileLog, FileOptions
 from penstock.storage.file.segment import Segment, decode_synced_end
@@ -537,3 +537,24 @@ def test_a_read_that_a_drop_overtakes_goes_on_with_what_follows(
 
     monkeypatch.setattr(log._finder, "read", drop_before_reading)
     assert log.read(3, 1)[0] == chain(30)[12]
+
+
+@pytest.mark.parametrize("source", [0, 2])
+def test_a_block_that_was_written_to_another_one_s_place_hides_nothing_in_silence(
+    opener: Opener, killed: Callable[[], Path], source: int
+) -> None:
+    log = opener(options=SMALL).log("t", 0, 0)
+    put(log, *chain(10, size=100))
+    log.sync()  # seals all segments but the last: opening does not read them
+    root = killed()
+    path = segments(root / "topics" / "t" / "0")[0]
+    stored = path.read_bytes()
+    size = sum(map(len, encode(chain(1, size=100)[0])))
+    assert len(stored) >= 3 * size
+    path.write_bytes(stored[:size] + stored[source * size :][:size] + stored[2 * size :])
+    log = opener(root).log("t", 0, 0)
+    found = log.read(0, 1)
+    for bytes_max in (1, 1000):
+        assert log.read(0, bytes_max) == found == chain(1, size=100)
+        with pytest.raises(CorruptionError, match="another block is in its place"):
+            log.read(1, bytes_max)
