@@ -32,6 +32,7 @@ class ExitCode(IntEnum):
     ERROR = 1  # the world outside: no broker, disk full, refused by the broker
     USAGE = 2  # a wrong argument or setting; nothing was done
     DAMAGE = 3  # stored bytes are not what was written; they were kept
+    BUG = 70  # one of ours, and the broker ended at once; what was answered is safe
     INTERRUPTED = 130  # Ctrl-C, as shells count it
 
 

@@ -2,6 +2,7 @@
 
 Starts a server, tells the caller when it listens, and stops it at the first SIGINT or SIGTERM. A
 second signal ends the process at once, as if it had been killed: nothing that was answered is lost.
+So does a bug of ours, loudly: a broker that goes on half-right would be worse.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import signal
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from penstock.cli import ExitCode
 from penstock.config import EventLoop, Settings
 from penstock.errors import ConfigError
 
@@ -38,6 +41,7 @@ async def _serve(settings: Settings, on_listening: Callable[[Server], None]) -> 
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(on_exception)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     server = Server(settings)
@@ -52,6 +56,19 @@ async def _serve(settings: Settings, on_listening: Callable[[Server], None]) -> 
         # not before a second signal really does
         log.info("stopping; a second signal ends the process at once")
         await server.stop()
+
+
+def on_exception(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody caught. Inside a connection it ends that one, which the loop has seen to.
+    Anywhere else it is a bug of ours that broke a turn off half-way, and others would wait for ever
+    for what was left undone."""
+    loop.default_exception_handler(context)
+    if "handle" in context:
+        log.critical(
+            "this is a bug in Penstock, and the broker ends at once: what was answered is safe, "
+            "what was not may be sent again. Start it again, and report the lines above"
+        )
+        os._exit(ExitCode.BUG)
 
 
 def loop_factory(choice: EventLoop) -> Callable[[], AbstractEventLoop]:
