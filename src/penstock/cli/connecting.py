@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from penstock.errors import ConfigError
+from penstock.names import NAME_RULE, is_valid_name
 from penstock.sdk import Client
 from penstock.sdk.sync import SyncClient
 
@@ -39,6 +40,13 @@ def add_connecting_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECRET",
         help=f"for AUTH; better in {SECRET_VARIABLE}, since others can see a process's arguments",
     )
+
+
+def name(text: str) -> str:
+    """A topic's or a channel's name as an argument: a wrong one is told before anything is done."""
+    if not is_valid_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name; a name is {NAME_RULE}")
+    return text
 
 
 def client_of(args: argparse.Namespace) -> SyncClient:

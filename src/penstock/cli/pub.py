@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.cli import ExitCode
-from penstock.cli.connecting import add_connecting_arguments, client_of
+from penstock.cli.connecting import add_connecting_arguments, client_of, name
 from penstock.cli.meter import Meter
 from penstock.config.units import parse_duration_ms, parse_size
 from penstock.errors import ConfigError, OperatingError
@@ -65,7 +65,7 @@ class Summary:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Publish messages: the lines of stdin or of a file, or generated ones."
     parser.epilog = EXAMPLES
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", type=name, metavar="TOPIC")
     parser.add_argument("--file", type=Path, metavar="FILE", help="read this instead of stdin")
     parser.add_argument(
         "--whole", action="store_true", help="all that is read is one message, not a message a line"

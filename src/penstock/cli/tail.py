@@ -11,7 +11,7 @@ import os
 import sys
 
 from penstock.cli import ExitCode
-from penstock.cli.connecting import add_connecting_arguments, client_of
+from penstock.cli.connecting import add_connecting_arguments, client_of, name
 from penstock.cli.wording import body_fields
 from penstock.errors import ConfigError
 from penstock.sdk.sync import SyncMessage
@@ -32,9 +32,12 @@ IN_FLIGHT = 500
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print a topic's messages as they come, one a line."
     parser.epilog = EXAMPLES
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", type=name, metavar="TOPIC")
     parser.add_argument(
-        "--channel", metavar="NAME", help="consume this channel (default: one of its own)"
+        "--channel",
+        type=name,
+        metavar="NAME",
+        help="consume this channel (default: one of its own)",
     )
     parser.add_argument("-n", "--count", type=int, metavar="N", help="end after so many messages")
     parser.add_argument(

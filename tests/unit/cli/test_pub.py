@@ -26,6 +26,15 @@ def progress(source: Source) -> int:
     return sum(portion.progress for portion in source.portions)
 
 
+def test_a_wrong_name_is_told_before_anything_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="penstock pub")
+    add_arguments(parser)
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["bad name"])
+    assert ended.value.code == 2
+    assert "'bad name' is not a name; a name is 1 to 64 letters" in capsys.readouterr().err
+
+
 def test_generated_messages_have_their_size_and_begin_with_their_number() -> None:
     assert list(generated(3, 5)) == [b"0 ...", b"1 ...", b"2 ..."]
     assert list(generated(11, 1))[10] == b"1"
