@@ -396,3 +396,24 @@ def test_an_ephemeral_channel_that_is_far_behind_drops_the_oldest(
         keeps.send(b"RDY 100\n")
         assert [one.body for one in take(keeps, 50)] == bodies
         assert [one.body for one in take(watch, 10)] == bodies[-10:]
+
+
+@pytest.mark.parametrize("channels", [("a", "b"), ("a", "b#ephemeral")])
+def test_an_ephemeral_topic_begins_anew_with_ids_of_its_own(
+    start_broker: StartBroker, channels: tuple[str, str]
+) -> None:
+    broker = start_broker(verb="serve")
+    topic = "news#ephemeral"
+    ids: set[bytes] = set()
+    for _ in range(2):
+        with Peer(broker.port) as first, Peer(broker.port) as second:
+            first.subscribe(topic, channels[0], ready=10)
+            second.subscribe(topic, channels[1], ready=10)
+            first.publish(topic, b"1", b"2")
+            got = take(second, 2, finish=False)
+            assert {one.id for one in take(first, 2, finish=False)} == {one.id for one in got}
+            assert not ids & {one.id for one in got}
+            ids |= {one.id for one in got}
+            broker.restart(kill=True)
+    # nothing of it is known any more
+    assert what_comes(broker.port, "a", topic) == set()

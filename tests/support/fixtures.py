@@ -9,7 +9,8 @@
 `connect`           makes peers that are closed after the test: `connect(broker.port)`
 `certificates`      TLS certificates, made once per run
 
-A broker's log is printed when it is taken down; pytest shows it for tests that failed.
+A broker's log is printed when it is taken down; pytest shows it for tests that failed. Whatever a
+test does to a broker, a traceback in its log fails the test.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def _end(brokers: list[Broker]) -> None:
     for broker in brokers:
         broker.close()
         print(f"log of the broker on {broker.data_path}:\n{broker.log}")
+    for broker in brokers:
+        assert "Traceback" not in broker.log, f"a bug of ours: {broker.log}"
 
 
 @pytest.fixture
