@@ -177,10 +177,7 @@ class Survey:
         except NotADirectoryError as error:
             raise ConfigError(f"{path} is a file, not a data directory") from error
         if stored is None:
-            why = "it has no file 'format'" if names_in(self.disk, self.root) else "it is empty"
-            if not Path(self.root).exists():
-                why = "there is nothing"
-            raise ConfigError(f"{path} is not a data directory: {why}")
+            raise ConfigError(f"{path} is not a data directory: {self._not_ours()}")
         check_format(self.root, form, stored)
         self.redone = self._redone()
 
@@ -384,6 +381,15 @@ class Survey:
         return values, error
 
     # --- inside
+
+    def _not_ours(self) -> str:
+        if not Path(self.root).exists():
+            return "there is nothing"
+        names = sorted(names_in(self.disk, self.root))
+        inside = [name for name in names if Path(self.root, name, layout.FORMAT).is_file()]
+        if inside:
+            return f"but {self.root}/{inside[0]} is one"
+        return "it has no file 'format'" if names else "it is empty"
 
     def _redone(self) -> dict[str, tuple[int, int]]:
         """Where in which file redo files hold bytes, from the first to behind the last: the next

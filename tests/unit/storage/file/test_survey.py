@@ -321,6 +321,11 @@ def test_what_is_not_ours(tmp_path: Path) -> None:
         Survey(str(tmp_path / "photo"))
 
 
+def test_a_directory_above_ours_says_which_is(filled: Path) -> None:
+    with pytest.raises(ConfigError, match=f"not a data directory: but {filled} is one"):
+        Survey(str(filled.parent))
+
+
 def test_a_newer_format(filled: Path) -> None:
     (filled / "format").write_text("penstock data format 2\n")
     with pytest.raises(ConfigError, match="has data format 2, this Penstock knows 1"):
