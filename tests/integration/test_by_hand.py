@@ -9,8 +9,10 @@ the order itself made safe.
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +21,7 @@ import pytest
 from penstock import failpoint
 from tests.support.broker import Broker
 from tests.support.fixtures import Connect, StartBroker
-from tests.support.wire import Delivery, Peer, dpub, fin, req
+from tests.support.wire import MESSAGE, Delivery, Peer, Quiet, decode_delivery, dpub, fin, req
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.slow
@@ -31,9 +33,9 @@ DAY_MS = 24 * 3_600_000
 class Worker:
     """The broker on the pipe."""
 
-    def __init__(self, path: Path, armed: str = "") -> None:
+    def __init__(self, path: Path, armed: str = "", durability: str = "synced") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.host_worker", str(path)],
+            [sys.executable, "-m", "tests.support.host_worker", str(path), durability],
             cwd=ROOT,
             env={**os.environ, failpoint.VARIABLE: armed},
             stdin=subprocess.PIPE,
@@ -91,8 +93,8 @@ def data_path(tmp_path: Path) -> Path:
 def start_worker(data_path: Path) -> Iterator[StartWorker]:
     workers: list[Worker] = []
 
-    def start(armed: str = "") -> Worker:
-        worker = Worker(data_path, armed)
+    def start(armed: str = "", durability: str = "synced") -> Worker:
+        worker = Worker(data_path, armed, durability)
         workers.append(worker)
         return worker
 
@@ -417,3 +419,53 @@ def test_an_ephemeral_topic_begins_anew_with_ids_of_its_own(
             broker.restart(kill=True)
     # nothing of it is known any more
     assert what_comes(broker.port, "a", topic) == set()
+
+
+ORDERS = [
+    f"delete_topic {TOPIC}",
+    f"delete_topic {TOPIC}",
+    f"delete_channel {TOPIC} a",
+    f"delete_channel {TOPIC} b",
+    f"empty_channel {TOPIC} a",
+    f"empty_topic {TOPIC}",
+    f"pause_topic {TOPIC}",
+    f"unpause_topic {TOPIC}",
+]
+
+
+@pytest.mark.parametrize("durability", ["synced", "written", "memory"])
+def test_no_id_has_two_bodies_whatever_is_deleted_and_killed(
+    start_worker: StartWorker, durability: str
+) -> None:
+    rng = random.Random(durability)
+    bodies: dict[bytes, bytes] = {}
+    for life in range(3):
+        worker = start_worker(durability=durability)
+        for step in range(4):
+            worker.do(f"load {TOPIC} a", f"load {TOPIC} b")
+            with Peer(worker.port) as peer:
+                peer.publish(TOPIC, *(b"%d %d %d" % (life, step, n) for n in range(5)))
+                peer.send(dpub(TOPIC, 50, b"%d %d delayed" % (life, step)))
+                peer.expect_ok()
+                peer.subscribe(TOPIC, rng.choice("ab"), ready=50)
+                for delivery in what_comes_soon(peer):
+                    assert bodies.setdefault(delivery.id, delivery.body) == delivery.body
+                    if rng.random() < 0.5:
+                        peer.send(fin(delivery.id))
+            if step < 3:
+                worker.do(rng.choice(ORDERS))
+        worker.send(rng.choice(ORDERS))
+        time.sleep(rng.uniform(0, 0.02))
+        worker.kill()
+    assert len(bodies) > 20
+
+
+def what_comes_soon(peer: Peer) -> Iterator[Delivery]:
+    with peer.patience(0.07):
+        while True:
+            try:
+                frame = peer.next_frame()
+            except Quiet:
+                return
+            assert frame.kind == MESSAGE, frame
+            yield decode_delivery(frame.data)

@@ -1,6 +1,6 @@
 """A broker that does by hand what it is told on stdin, until it is killed.
 
-`python -m tests.support.host_worker DIRECTORY` starts a `Server` on port 0 and says
+`python -m tests.support.host_worker DIRECTORY DURABILITY` starts a `Server` on port 0 and says
 `listening PORT`. Each line `VERB TOPIC [CHANNEL]` is answered with `done` once the broker says that
 it is safe, or with `failed WHY`. The verbs are those of the host (`pause_topic`, `empty_channel`,
 …) and `load`, which opens a topic or makes a channel. `kill` in front of a line ends the process
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from penstock.broker.lanes import Turn
 from penstock.broker.topic import Topic
-from penstock.config import Address, Settings
+from penstock.config import Address, Durability, Settings
 from penstock.errors import PenstockError
 from penstock.runtime.host import Host
 from penstock.server import Server
@@ -81,9 +81,10 @@ async def over(turn: Turn) -> None:
         await asyncio.sleep(0.001)
 
 
-async def work(directory: str) -> None:
+async def work(directory: str, durability: str) -> None:
     settings = Settings(
         data_path=Path(directory),
+        durability=Durability(durability),
         tcp_address=Address("127.0.0.1", 0),
         http_address=None,
         verify=True,
@@ -108,4 +109,4 @@ async def work(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1]))
+    asyncio.run(work(*sys.argv[1:]))
