@@ -46,7 +46,7 @@ class House:
             now_ns = self.clock.now_ns()
             if delay_ns:
                 due_ns = now_ns + delay_ns
-                turn = self.host.publish_delayed(topic, [BODY], len(BODY), due_ns, now_ns)
+                turn = topic.publish_delayed([BODY], len(BODY), due_ns, now_ns)
             else:
                 turn = topic.publish([BODY], len(BODY), now_ns)
             self.host.wake()

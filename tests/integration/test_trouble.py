@@ -14,7 +14,7 @@ import pytest
 from penstock import failpoint
 from penstock.broker.lanes import Lane, Turn
 from penstock.broker.topic import Topic
-from penstock.errors import CorruptionError, DiskFull, PenstockError
+from penstock.errors import CorruptionError, DiskFull, OperatingError, PenstockError
 from penstock.storage.file.disk import RealDisk
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileOptions
@@ -143,7 +143,7 @@ def test_a_read_that_fails_is_tried_again(tmp_path: Path) -> None:
     topic = rig.topic("t")
     rig.publish(topic, b"1")
     now_ns = rig.clock.now_ns()
-    rig.host.publish_delayed(topic, [b"2"], 1, now_ns + SECOND // 2, now_ns)
+    topic.publish_delayed([b"2"], 1, now_ns + SECOND // 2, now_ns)
     rig.settle()
     for lane in topic.lanes():
         rig.host.broker.cache.forget(lane.shelf)
@@ -161,6 +161,62 @@ def test_a_read_that_fails_is_tried_again(tmp_path: Path) -> None:
     rig.engine.close()
 
 
+class NarrowDisk(RealDisk):
+    """One that cannot open anything for a while, below one directory."""
+
+    closed = ""
+
+    def listdir(self, path: str) -> list[str]:
+        if self.closed and self.closed in path:
+            raise OSError(EMFILE, "too many open files")
+        return super().listdir(path)
+
+
+def test_what_is_new_and_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) -> None:
+    disk = NarrowDisk()
+    rig = Rig(engine=FileEngine(str(tmp_path / "data"), FILES, disk=disk))
+    answers: list[tuple[Topic | None, PenstockError | None]] = []
+
+    def ask(name: str) -> Topic | None:
+        return rig.host.topic(name, lambda *answer: answers.append(answer))
+
+    disk.closed = "/t"
+    for asked in (1, 2):
+        assert ask("t") is None
+        rig.settle()
+        rig.loop.advance(1)  # housekeeping passes
+        assert len(answers) == asked
+        assert isinstance(answers[-1][1], OperatingError)
+    disk.closed = ""
+    topic = ask("t")
+    assert topic is not None
+    turn = rig.publish(topic, b"1")
+    rig.settle()
+    assert turn.over
+    assert turn.error is None
+
+    disk.closed = "/channels/"
+    now_ns = rig.clock.now_ns()
+    for _ in range(2):
+        with pytest.raises(OperatingError):
+            topic.channel("c", now_ns)
+        with pytest.raises(OperatingError):
+            topic.publish_delayed([b"2"], 1, now_ns + SECOND // 2, now_ns)
+        rig.settle()
+        rig.loop.advance(1)
+    assert not topic.channels
+    assert len(topic.lanes()) == 1
+    disk.closed = ""
+    consumer = subscribe(rig, topic)
+    topic.publish_delayed([b"2"], 1, now_ns + SECOND // 2, now_ns)
+    for _ in range(3):
+        rig.host.wake()
+        rig.settle()
+        rig.loop.advance(1)
+    assert consumer.bodies == [b"1", b"2"]
+    rig.engine.close()
+
+
 def test_what_slept_long_survives_a_power_cut_just_after_it_moved(
     start: Start, tmp_path: Path
 ) -> None:
@@ -168,7 +224,7 @@ def test_what_slept_long_survives_a_power_cut_just_after_it_moved(
     topic = rig.topic("t")
     topic.channel("c", rig.clock.now_ns())
     now_ns = rig.clock.now_ns()
-    rig.host.publish_delayed(topic, [b"slept"], 5, now_ns + 60 * SECOND, now_ns)
+    topic.publish_delayed([b"slept"], 5, now_ns + 60 * SECOND, now_ns)
     rig.host.wake()
     for _ in range(4):
         rig.settle()
@@ -244,7 +300,7 @@ def test_what_sleeps_is_handed_out_although_the_delay_lane_takes_no_more(start: 
     def delay(body: bytes, seconds: int) -> Turn:
         now_ns = rig.clock.now_ns()
         due_ns = now_ns + seconds * SECOND
-        turn = rig.host.publish_delayed(topic, [body], len(body), due_ns, now_ns)
+        turn = topic.publish_delayed([body], len(body), due_ns, now_ns)
         rig.host.wake()
         return turn
 

@@ -83,6 +83,9 @@ class Broker:
         self.alarms: list[tuple[int, int, Alarmed]] = []
         self.wakes: list[tuple[int, int, Alarmed]] = []
         self.alarm_count = 0
+        # who makes something new hears first that it can be kept: these may raise OperatingError
+        self.on_topic_made: Callable[[Topic], None] = _nothing
+        self.on_delay_made: Callable[[Partition, Lane], None] = _nothing
         self.on_channel_made: Callable[[Channel], None] = _nothing
         self.on_channel_dropped: Callable[[Channel], None] = _nothing
 
@@ -164,6 +167,7 @@ class Broker:
         topic = Topic(self, name, new_document(policy.partitions, durability, now_ns, tags))
         for key, lane_tags in tags.items():
             self.add_lane(topic, key, lane_tags)
+        self.on_topic_made(topic)
         self.topics[name] = topic
         self.keep(topic)
         return topic
@@ -224,6 +228,9 @@ class Broker:
     def chance(self, percent: int) -> bool:
         return self.random.randrange(100) < percent
 
+    def delay_made(self, partition: Partition, lane: Lane) -> None:
+        self.on_delay_made(partition, lane)
+
     def channel_made(self, channel: Channel) -> None:
         self.on_channel_made(channel)
 
@@ -243,5 +250,5 @@ class Broker:
             self.put_state(f"gone/{name}", None)
 
 
-def _nothing(channel: Channel) -> None:
-    """Nobody follows channels yet."""
+def _nothing(*made: object) -> None:
+    """Nobody listens yet."""

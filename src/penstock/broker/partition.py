@@ -33,6 +33,9 @@ class PartitionHost(Protocol):
 
     def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane: ...
 
+    def delay_made(self, partition: Partition, lane: Lane) -> None:
+        """Raises OperatingError when it cannot be kept."""
+
     def wake(self, wall_ns: int, target: Alarmed) -> None: ...
 
 
@@ -73,7 +76,9 @@ class Partition:
 
     def make_delay(self) -> None:
         """The delay lane comes with the first message that is delayed."""
-        self.add(self.host.new_lane(self, self.topic, self.number, DELAY_LANE))
+        lane = self.host.new_lane(self, self.topic, self.number, DELAY_LANE)
+        self.host.delay_made(self, lane)
+        self.add(lane)
         self.note_mark(0)
 
     def publish_delayed(self, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int) -> Turn:

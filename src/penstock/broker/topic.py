@@ -54,7 +54,8 @@ class TopicHost(ChannelHost, PartitionHost, Protocol):
         """The topic's document changed: write it down before anything that depends on it is
         answered."""
 
-    def channel_made(self, channel: Channel) -> None: ...
+    def channel_made(self, channel: Channel) -> None:
+        """Raises OperatingError when it cannot be kept."""
 
     def channel_dropped(self, channel: Channel) -> None: ...
 
@@ -128,7 +129,7 @@ class Topic:
         return turn
 
     def publish_delayed(self, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int) -> Turn:
-        """To a delay lane, into its ready lane when due."""
+        """To a delay lane (which comes with its first message), into its ready lane when due."""
         self.turn_rotation = (self.turn_rotation + 1) % len(self.partitions)
         partition = self.partitions[self.turn_rotation]
         if partition.delay is None:
@@ -177,23 +178,28 @@ class Topic:
                 if self.paused is not None:
                     end = min(end, self.paused.get(lane.key, end))
                 start[lane.key] = end
-        self.started[name] = {"created_ns": now_ns, "paused": False, "start": start}
-        self.unclaimed = None
-        channel = self.open_channel(name)
-        self.host.keep(self)
+        started: ChannelDocument = {"created_ns": now_ns, "paused": False, "start": start}
+        channel = self._channel_from(name, started)
         self.host.channel_made(channel)
+        self.started[name] = started
+        self.channels[name] = channel
+        self.unclaimed = None
+        self.host.keep(self)
         return channel
 
     def open_channel(self, name: str) -> Channel:
+        """A channel that an earlier run left; its journal says how far it is."""
+        channel = self.channels[name] = self._channel_from(name, self.started[name])
+        return channel
+
+    def _channel_from(self, name: str, started: ChannelDocument) -> Channel:
         """The channel object with a progress in every ready lane, as its document says."""
-        started = self.started[name]
         channel = Channel(self.host, self.name, name, self.host.max_timeout_ns)
         channel.paused = started["paused"]
         if channel.ephemeral or self.ephemeral:
             channel.backlog_max = self.host.ephemeral_backlog_max
         for lane in self.ready_lanes():
             self._follow(channel, lane, started["start"].get(lane.key, lane.start))
-        self.channels[name] = channel
         return channel
 
     def _follow(self, channel: Channel, lane: Lane, cursor: int) -> Progress:

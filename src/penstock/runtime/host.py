@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from penstock.broker.broker import Broker, BrokerOptions
 from penstock.broker.channel import Channel
 from penstock.broker.lanes import Lane, Turn
+from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import CorruptionError, DiskFull, OperatingError, PenstockError
 from penstock.runtime.committer import Committer
 from penstock.runtime.housekeeping import Housekeeping
-from penstock.runtime.journals import Journals, Keeper, journal_name, open_new
-from penstock.runtime.loading import Loaded, load, settle
+from penstock.runtime.journals import Journals, Keeper, journal_name
+from penstock.runtime.loading import Loaded, load, open_new, settle
 from penstock.runtime.pool import Pool
 from penstock.runtime.reader import Reader
 from penstock.runtime.removal import Removals
@@ -101,6 +102,8 @@ class Host:
         self.committer.on_state_saved = self._state_saved
         self.journals.on_failure = self._journal_failed
         self.removals = Removals(broker, self.committer, pool)
+        broker.on_topic_made = self._topic_made
+        broker.on_delay_made = self._delay_made
         broker.on_channel_made = self._channel_made
         broker.on_channel_dropped = self._channel_dropped
         self.loading: dict[str, list[Callable[[Topic | None, PenstockError | None], None]]] = {}
@@ -171,12 +174,10 @@ class Host:
         if name not in self.broker.known:
             try:
                 topic = self.broker.make_topic(name, self.clock.now_ns())
-            except OperatingError as error:
+            except PenstockError as error:
                 then(None, error)
                 return None
             topic.loaded_at_ns = self.clock.now_ns()
-            for lane in topic.lanes():
-                self._open_lane(topic, lane)
             return topic
         self.loading[name] = [then]
         topic = self.broker.topic_from(name)
@@ -187,10 +188,18 @@ class Host:
     def _engine_of(self, topic: Topic) -> Engine:
         return self.memory if topic.durability == "memory" else self.engine
 
-    def _open_lane(self, topic: Topic, lane: Lane) -> None:
-        """The log of a lane that is new: nothing is on disk before its first block."""
-        opened = self._engine_of(topic).log(topic.name, lane.partition, lane.lane)
-        self.committer.follow(lane, opened, topic.durability)
+    def _topic_made(self, topic: Topic) -> None:
+        self._take_up(open_new(topic, self._engine_of(topic), topic.lanes(), ()))
+
+    def _delay_made(self, partition: Partition, lane: Lane) -> None:
+        topic = self.broker.topics[partition.topic]
+        self._take_up(open_new(topic, self._engine_of(topic), [lane], [partition]))
+
+    def _take_up(self, loaded: Loaded) -> None:
+        """From here on its lanes are committed, and its journals written."""
+        for lane, opened in loaded.logs.items():
+            self.committer.follow(lane, opened, loaded.topic.durability)
+        self.journals.open.update(loaded.journals)
 
     def _loaded(self, name: str, loaded: Loaded | None, failure: Exception | None) -> None:
         waiting = self.loading.pop(name)
@@ -200,9 +209,7 @@ class Host:
             topic = loaded.topic
             self.broker.topics[name] = topic
             topic.loaded_at_ns = self.clock.now_ns()
-            for lane, opened in loaded.logs.items():
-                self.committer.follow(lane, opened, topic.durability)
-            self.journals.open.update(loaded.journals)
+            self._take_up(loaded)
             if loaded.cut_bytes:
                 log.warning("%s: a torn tail of %d bytes was cut", name, loaded.cut_bytes)
             settle(loaded)
@@ -318,8 +325,8 @@ class Host:
 
     def _channel_made(self, channel: Channel) -> None:
         if not channel.ephemeral:
-            engine = self._engine_of(self.broker.topics[channel.topic])
-            self.journals.open[channel] = open_new(engine, channel)
+            topic = self.broker.topics[channel.topic]
+            self._take_up(open_new(topic, self._engine_of(topic), (), [channel]))
 
     def _channel_dropped(self, channel: Channel) -> None:
         topic = self.broker.topics[channel.topic]
@@ -366,19 +373,6 @@ class Host:
     def delete_channel(self, topic: Topic, name: str) -> Turn:
         topic.delete_channel(name, self.clock.now_ns())
         return self.state_turn()
-
-    def publish_delayed(
-        self, topic: Topic, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int
-    ) -> Turn:
-        """Into a delay lane; its log and journal come with its first message."""
-        try:
-            return topic.publish_delayed(bodies, size, due_ns, now_ns)
-        finally:
-            # also when the message is refused: the lane is there
-            for partition in topic.partitions:
-                if partition.delay is not None and partition not in self.journals.open:
-                    self._open_lane(topic, partition.delay)
-                    self.journals.open[partition] = open_new(self._engine_of(topic), partition)
 
     def state_turn(self) -> Turn:
         return self.committer.state_turn()

@@ -24,7 +24,7 @@ from penstock.failpoint import hit
 from penstock.protocol.journal import RECORD
 from penstock.runtime.pool import Pool
 from penstock.runtime.timers import Handle
-from penstock.storage.port import Engine, Journal
+from penstock.storage.port import Journal
 
 log = logging.getLogger("penstock.journals")
 
@@ -212,14 +212,6 @@ def journal_name(keeper: Keeper) -> str:
     if isinstance(keeper, Channel):
         return keeper.name
     return f"delay@{keeper.number}"
-
-
-def open_new(engine: Engine, keeper: Keeper) -> Journal:
-    """A journal nobody has written yet."""
-    journal = engine.journal(keeper.topic, journal_name(keeper))
-    for _ in journal.recover():
-        raise AssertionError(f"{keeper!r} is new and has a journal")
-    return journal
 
 
 def _nothing(keeper: Keeper, error: OperatingError) -> None:

@@ -1,5 +1,5 @@
 """Opening a topic that an earlier run left: logs recovered, journals replayed, sleepers found. Off
-the loop.
+the loop. (What is new is opened here as well, on the loop: there is nothing to recover.)
 
 The topic's objects are built on the loop from its document; the job fills them while nobody else
 knows them; ``settle`` on the loop makes them live. The order matters: lanes first (where seqs go
@@ -40,6 +40,25 @@ def load(topic: Topic, engine: Engine, reserved: Mapping[int, int]) -> Loaded:
     loaded = Loaded(topic)
     try:
         _load_all(loaded, engine, reserved)
+    except BaseException:
+        _close(loaded)
+        raise
+    return loaded
+
+
+def open_new(
+    topic: Topic, engine: Engine, lanes: Iterable[Lane], keepers: Iterable[Keeper]
+) -> Loaded:
+    """Logs and journals that nobody has written yet: nothing is on disk before their first write.
+    What fails leaves nothing open."""
+    loaded = Loaded(topic)
+    try:
+        for lane in lanes:
+            loaded.logs[lane] = engine.log(topic.name, lane.partition, lane.lane)
+        for keeper in keepers:
+            journal = loaded.journals[keeper] = engine.journal(topic.name, journal_name(keeper))
+            for _ in journal.recover():
+                raise AssertionError(f"{keeper!r} is new and has a journal")
     except BaseException:
         _close(loaded)
         raise

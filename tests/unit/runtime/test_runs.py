@@ -22,7 +22,7 @@ def opened(rig: Rig, name: str) -> Topic:
 
 def delay(rig: Rig, topic: Topic, body: bytes) -> None:
     now_ns = rig.clock.now_ns()
-    turn = rig.host.publish_delayed(topic, [body], len(body), now_ns + SECOND, now_ns)
+    turn = topic.publish_delayed([body], len(body), now_ns + SECOND, now_ns)
     rig.host.wake()
     rig.settle()
     assert turn.over

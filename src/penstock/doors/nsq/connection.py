@@ -394,7 +394,7 @@ class Connection(Wire):
                 turn = topic.publish(bodies, size, now_ns)
             else:
                 due_ns = now_ns + delay_ms * 1_000_000
-                turn = self.host.publish_delayed(topic, bodies, size, due_ns, now_ns)
+                turn = topic.publish_delayed(bodies, size, due_ns, now_ns)
         except OperatingError as error:
             self.fail(failed("DPUB", error))
             return

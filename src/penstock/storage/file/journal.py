@@ -114,7 +114,13 @@ class FileJournal:
     def recover(self) -> Iterator[Batch]:
         with self._io:
             assert self._parts is None, "a journal is recovered once, before anything is written"
-            self._parts, stored, batches = self._found()
+            try:
+                self._parts, stored, batches = self._found()
+            except OSError as error:
+                raise OperatingError(
+                    f"{self._directory}: the journal cannot be opened "
+                    f"({error.strerror or error}). Nothing of it is lost; check the disk"
+                ) from error
         return _decoded(stored, batches)
 
     def history(self) -> Iterator[Batch]:
