@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -462,38 +463,74 @@ def test_a_second_broker_on_the_directory_is_refused(start_broker: StartBroker) 
         peer.publish("t", b"1")
 
 
+# --- many logs at once -------------------------------------------------------------------------
+
+
+def publish_at_once(shop: Shop, rounds: int) -> dict[str, str]:
+    """To all topics while the broker stands still, so that their logs commit together when it goes
+    on; what refused whom."""
+    refusals: dict[str, str] = {}
+    with ExitStack() as closing:
+        peers = {one: closing.enter_context(Peer(shop.broker.port)) for one in shop.answered}
+        for _ in range(rounds):
+            shop.broker.freeze()
+            sent = {one: b"%s %d" % (one.encode(), len(shop.answered[one])) for one in peers}
+            for topic, peer in peers.items():
+                peer.send(pub(topic, sent[topic]))
+            shop.broker.thaw()
+            for topic in sent:
+                try:
+                    frame = peers[topic].next_frame()
+                except (Closed, OSError):
+                    return {"all": "the broker was killed"}
+                if frame.kind == ERROR:
+                    refusals[topic] = frame.data.decode()
+                    del peers[topic]
+                else:
+                    shop.answered[topic].add(sent[topic])
+    return refusals
+
+
+def all_is_there(shop: Shop) -> None:
+    """What was answered comes, in both channels."""
+    for topic, answered in shop.answered.items():
+        with Peer(shop.broker.port) as peer:
+            peer.publish(topic, b"last")
+        for channel in ("a", "b"):
+            with Peer(shop.broker.port) as subscriber:
+                subscriber.subscribe(topic, channel, ready=100)
+                got: set[bytes] = set()
+                while b"last" not in got:
+                    delivery = subscriber.expect_message()
+                    got.add(delivery.body)
+                    subscriber.send(fin(delivery.id))
+            assert answered <= got
+
+
 @pytest.mark.parametrize("armed", ["redo.write:3=eio", "redo.write:3+=enospc", "redo.write:3=kill"])
 def test_what_was_answered_is_there_when_a_redo_file_fails(
     settings: str, start_broker: StartBroker, armed: str
 ) -> None:
     broker = start_broker("--config", settings, verb="serve", env={failpoint.VARIABLE: armed})
     shop = Shop(broker)
-
-    def publish(topic: str) -> None:
-        for _ in range(200):
-            try:
-                assert not shop.publish(topic, 1)
-            except (Closed, OSError):
-                return  # killed
-
-    threads = [threading.Thread(target=publish, args=(topic,)) for topic in shop.answered]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if not armed.endswith("kill"):
-        assert min(map(len, shop.answered.values())) == 200
+    refusals = publish_at_once(shop, 20)
+    assert bool(refusals) == armed.endswith("kill")
     broker.env.clear()
     broker.restart(kill=True)
-    for topic, answered in shop.answered.items():
-        with Peer(broker.port) as peer:
-            peer.publish(topic, b"last")
-            for channel in ("a", "b"):
-                with Peer(broker.port) as subscriber:
-                    subscriber.subscribe(topic, channel, ready=100)
-                    got: set[bytes] = set()
-                    while b"last" not in got:
-                        delivery = subscriber.expect_message()
-                        got.add(delivery.body)
-                        subscriber.send(fin(delivery.id))
-                assert answered <= got
+    all_is_there(shop)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("armed", ["log.sync:6=eio", "log.write:40=eio"])
+def test_one_of_many_logs_fails(
+    settings: str, start_broker: StartBroker, armed: str, kill: bool
+) -> None:
+    broker = start_broker("--config", settings, verb="serve", env={failpoint.VARIABLE: armed})
+    shop = Shop(broker)
+    refusals = publish_at_once(shop, 100)
+    assert len(refusals) == 1, refusals
+    assert "the disk failed" in "".join(refusals.values())
+    assert publish_at_once(shop, 20).keys() == refusals.keys()
+    broker.env.clear()
+    broker.restart(kill=kill)
+    all_is_there(shop)
