@@ -17,11 +17,13 @@ A record (little-endian)::
 
     4 magic "PSD1" | 4 CRC-32 of all that follows | 4 length of the whole record
     2 kind | 2 length of the path | 8 offset in that file
+    8 bytes of this redo file known to be synced when the record was written
     the path below the root, UTF-8
     the bytes
 
 KEEP has bytes for a place. FORGET has none: what stands before it, of that path or below it, does
-not count any more.
+not count any more. A record that is not whole ends a file, for it was never answered; unless one
+behind it knows that it had been synced: then it is damage.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from penstock.storage.file.reserve import Reserve
 logger = logging.getLogger(__name__)
 
 MAGIC = b"PSD1"
-RECORD = Struct("<4sIIHHQ")
+RECORD = Struct("<4sIIHHQQ")
 CHECKED_FROM = 8
 KEEP, FORGET = 1, 2
 
@@ -112,13 +114,13 @@ class Redo:
     def keep(self, logs: Sequence[Vouched], written: Sequence[Written]) -> None:
         """Make what the logs wrote durable. An OSError says that nothing of it is, so far; the
         file is used no more."""
-        records = [
-            piece
-            for one in written
-            for piece in self._record(KEEP, one.path, one.offset, one.pieces)
-        ]
         with self._io:
             current = self._opened()
+            records = [
+                piece
+                for one in written
+                for piece in self._record(current, KEEP, one.path, one.offset, one.pieces)
+            ]
             # noted first: a write that fails may have reached the disk all the same
             current.logs.update(dict.fromkeys(logs))
             current.paths.update([one.path for one in written])
@@ -136,7 +138,8 @@ class Redo:
                 one == path or one.startswith(below) for file in files for one in file.paths
             ):
                 return
-            self._append(self._opened(), self._record(FORGET, path, 0, ()))
+            current = self._opened()
+            self._append(current, self._record(current, FORGET, path, 0, ()))
             for file in files:
                 file.paths = {
                     one for one in file.paths if one != path and not one.startswith(below)
@@ -216,11 +219,16 @@ class Redo:
         self._disk.sync_dir(self._root)
 
     def _record(
-        self, kind: int, path: str, offset: int, pieces: Sequence[bytes | memoryview]
+        self,
+        current: _RedoFile,
+        kind: int,
+        path: str,
+        offset: int,
+        pieces: Sequence[bytes | memoryview],
     ) -> list[bytes | memoryview]:
         name = path.removeprefix(f"{self._root}/").encode()
         length = RECORD.size + len(name) + sum(map(len, pieces))
-        head = RECORD.pack(MAGIC, 0, length, kind, len(name), offset) + name
+        head = RECORD.pack(MAGIC, 0, length, kind, len(name), offset, current.bytes) + name
         crc = crc32(memoryview(head)[CHECKED_FROM:])
         for piece in pieces:
             crc = crc32(piece, crc)
@@ -238,8 +246,9 @@ class Redo:
         reserve.spend(lambda: self._write_out(places))
         failpoint.hit("redo.applied")
         for number in numbers:
+            # the oldest first, and for good: a newer one may say that what it has does not count
             self._disk.unlink(f"{self._root}/{layout.redo_name(number)}")
-        self._disk.sync_dir(self._root)
+            self._disk.sync_dir(self._root)
         logger.info("%s: what redo files kept is in its place", self._root)
         return numbers[-1]
 
@@ -287,21 +296,37 @@ def kept(disk: Disk, root: str, numbers: Sequence[int]) -> dict[str, list[tuple[
 
 
 def records(path: str, stored: bytes) -> Iterator[tuple[int, str, int, bytes]]:
-    """Up to the first that is not whole: no answer was sent for it, for it was never synced."""
+    """Kind, path, offset and bytes of each, up to the first that is not whole. Raises
+    CorruptionError when that one had been synced."""
     view = memoryview(stored)
     at = 0
-    while len(stored) - at >= RECORD.size:
-        magic, crc, length, kind, name_bytes, offset = RECORD.unpack_from(stored, at)
-        name_end = at + RECORD.size + name_bytes
-        end = at + length
-        if magic != MAGIC or not name_end <= end <= len(stored):
-            break
-        if crc32(view[at + CHECKED_FROM : end]) != crc:
-            break
+    while (length := _whole_at(stored, view, at)) > 0:
+        _, _, _, kind, name_bytes, offset, _ = RECORD.unpack_from(stored, at)
         if kind not in (KEEP, FORGET):
             raise CorruptionError(
                 f"{path} at offset {at}: a record of kind {kind}, written by a newer Penstock. "
                 "Nothing was changed; open the directory with that version"
             )
+        name_end = at + RECORD.size + name_bytes
+        end = at + length
         yield kind, stored[at + RECORD.size : name_end].decode(), offset, stored[name_end:end]
         at = end
+    behind = stored.find(MAGIC, at + 1)
+    while behind >= 0:
+        if _whole_at(stored, view, behind) and RECORD.unpack_from(stored, behind)[6] > at:
+            raise CorruptionError(
+                f"{path} is damaged at offset {at}: publishes of several topics that were answered "
+                "are kept there, and may be nowhere else. Nothing was changed; restore the file "
+                "from a backup. Without one, move it away: each log is then opened as it is"
+            )
+        behind = stored.find(MAGIC, behind + 1)
+
+
+def _whole_at(stored: bytes, view: memoryview, at: int) -> int:
+    """The length of the record there; 0 when there is no whole one."""
+    if len(stored) - at < RECORD.size:
+        return 0
+    magic, crc, length, _, name_bytes, _, _ = RECORD.unpack_from(stored, at)
+    if magic != MAGIC or not RECORD.size + name_bytes <= length <= len(stored) - at:
+        return 0
+    return length if crc32(view[at + CHECKED_FROM : at + length]) == crc else 0

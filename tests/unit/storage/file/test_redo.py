@@ -158,6 +158,26 @@ def test_what_was_torn_was_never_answered(opener: Opener, killed: Callable[[], P
     assert ends(opener(path)) == [2, 2, 1]
 
 
+def test_damage_below_what_was_synced_is_loud(opener: Opener, killed: Callable[[], Path]) -> None:
+    engine = opener()
+    before = killed()
+    logs = logs_of(engine)
+    commit(engine, logs)
+    path = killed()
+    first = redo_files(path)[0].stat().st_size
+    commit(engine, logs)
+    path = after_power_cut(before, killed())
+    (file,) = redo_files(path)
+    stored = bytearray(file.read_bytes())
+    stored[first - 5] ^= 1
+    file.write_bytes(stored)
+    with pytest.raises(CorruptionError, match=r"redo_1 is damaged at offset \d+: publishes"):
+        opener(path)
+    assert file.read_bytes() == stored
+    file.unlink()
+    assert ends(opener(path)) == [0, 0, 0]
+
+
 def test_a_newer_record_is_refused(opener: Opener, killed: Callable[[], Path]) -> None:
     engine = opener()
     commit(engine, logs_of(engine))
