@@ -87,13 +87,13 @@ class Connection(Wire):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.connected_at_ns = self.clock.now_ns()
-        self.door.connections.add(self)
+        self.door.connections[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         self.over = True
         self.rest, self.backlog = [], []
-        self.door.connections.discard(self)
+        self.door.connections.pop(self, None)
         if self.subscriber is not None and self.channel is not None:
             channel, self.channel = self.channel, None
             channel.unsubscribe(self.subscriber, self.clock.now_ns())

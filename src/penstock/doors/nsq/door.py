@@ -54,7 +54,7 @@ class NsqDoor:
         self.ready_count_max = settings.max_rdy_count
         self.channel_consumers_max = settings.max_channel_consumers
         self.connection_bytes_max = settings.connection_uncommitted_bytes_max
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order they came
         self.handshakes: dict[Wire, int] = {}
         self.due: list[tuple[int, int, Connection]] = []
         self.due_count = 0
