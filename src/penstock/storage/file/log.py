@@ -315,8 +315,11 @@ class FileLog:
                 with self._syncing:
                     self._sync()
                     self._ended_well = True
-                with self._io:
-                    self._close_well()
+                try:
+                    with self._io:
+                        self._close_well()
+                except OSError as error:
+                    self._freeze(error)
         finally:
             self._forget_files()
             self._on_close(self)

@@ -152,6 +152,18 @@ def test_a_log_takes_no_more_writes_after_an_error(opener: Opener, place: str) -
     assert again.sync() == 12
 
 
+def test_a_close_that_fails_is_not_a_good_end(opener: Opener) -> None:
+    engine = opener()
+    log = engine.log("t", 0, 0)
+    put(log, *chain(3))
+    failpoint.arm("checkpoint.rename=eio")
+    with pytest.raises(LogFrozen):
+        log.close()
+    again = engine.log("t", 0, 0)
+    assert not again.bounds().clean
+    assert everything(again) == chain(3)
+
+
 @pytest.mark.parametrize("place", ["log.sync", "log.synced", "manifest.write", "checkpoint.write"])
 def test_a_sync_that_fails_is_never_tried_again(opener: Opener, place: str) -> None:
     engine = opener(options=SMALL)
