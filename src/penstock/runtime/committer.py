@@ -39,6 +39,7 @@ class Writer:
         "busy",
         "lane",
         "log",
+        "moved",
         "shrinking",
         "synced_each",
         "syncing",
@@ -56,6 +57,7 @@ class Writer:
         self.shrinking = False  # housekeeping frees old segments
         self.unsynced = 0
         self.unsynced_since_ns = 0
+        self.moved = False  # among what is not synced are messages from the delay lane
         self.waiting: list[Callable[[], None]] = []  # who waits until nothing is under way
 
 
@@ -303,6 +305,8 @@ class Committer:
             self.behind[writer] = None
         for block in blocks:
             writer.unsynced += block.count
+            if block.mark is not None:
+                writer.moved = True
         if writer.unsynced >= self.sync_messages_max and not writer.syncing:
             self.sync_behind(writer)
 
@@ -310,6 +314,7 @@ class Committer:
         """Sync what is written by now, without anybody waiting for it."""
         writer.syncing = True
         writer.unsynced = 0
+        writer.moved = False
         self.behind.pop(writer, None)
 
         def then(synced_end: int | None, failure: Exception | None) -> None:
@@ -325,15 +330,17 @@ class Committer:
 
         self.pool.submit(writer.log.sync, then)
 
-    def sync_overdue(self, interval_ns: int) -> None:
+    def sync_overdue(self, interval_ns: int, moved_interval_ns: int) -> None:
         """Called now and then: sync written lanes whose oldest unsynced message has waited that
-        long."""
-        limit = self.clock.monotonic_ns() - interval_ns
+        long. With what was moved it is sooner: should a power cut take it, it would be moved once
+        more, and come again to channels that have finished it."""
+        now_ns = self.clock.monotonic_ns()
         overdue: list[Writer] = []
         for writer in self.behind:
-            if writer.unsynced_since_ns > limit:
+            waited_ns = now_ns - writer.unsynced_since_ns
+            if waited_ns < moved_interval_ns:
                 break
-            if not writer.syncing:
+            if not writer.syncing and (writer.moved or waited_ns >= interval_ns):
                 overdue.append(writer)
         for writer in overdue:
             self.sync_behind(writer)

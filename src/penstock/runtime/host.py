@@ -441,7 +441,11 @@ class Host:
 
     def _tick(self) -> None:
         self.tick_handle = self.loop.call_later(TICK_S, self._tick)
-        self.committer.sync_overdue(self.options.sync_interval_ms * 1_000_000)
+        options = self.options
+        self.committer.sync_overdue(
+            options.sync_interval_ms * 1_000_000,
+            min(options.sync_interval_ms, options.journal_sync_interval_ms) * 1_000_000,
+        )
         self.housekeeping.tick()
         chore = None if self.chore_busy else self.engine.chore()
         if chore is not None:

@@ -92,6 +92,7 @@ def _load_all(loaded: Loaded, engine: Engine, reserved: Mapping[int, int]) -> No
         if topic.durability == "synced":
             batches = _believed(loaded, name, batches)
         replay(channel, batches)
+        journal.sync()  # as of the logs: what is finished must not come back with a power cut now
         for progress in channel.progress:
             progress.lane.skip_to(progress.cursor)
     for channel in topic.channels.values():

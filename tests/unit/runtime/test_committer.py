@@ -3,6 +3,7 @@
 from penstock.broker.topic import Topic
 from penstock.errors import DiskFull
 from penstock.storage.memory import MemoryEngine
+from tests.unit.broker.rig import SECOND
 from tests.unit.runtime.rig import FullState, Rig
 
 
@@ -81,3 +82,22 @@ def test_a_full_disk_under_the_state_refuses_only_while_it_is_full() -> None:
     lane = topic.ready_lanes()[0]
     stored = rig.host.committer.writers[lane].log.read(0, 1000)
     assert [block.body_at(0) for block in stored] == [b"kept"]
+
+
+def test_what_moved_is_synced_sooner_than_what_was_published() -> None:
+    rig = Rig("written")
+    topic = rig.topic("t")
+    due_ns = rig.clock.now_ns() + SECOND
+    rig.host.publish_delayed(topic, [b"x"], 1, due_ns, rig.clock.now_ns())
+    rig.host.wake()
+    rig.settle()
+    rig.loop.advance(1.1)
+    rig.settle()
+    [ready] = topic.ready_lanes()
+    [partition] = topic.partitions
+    assert (ready.durable_end, ready.synced_end) == (1, 0)
+    rig.clock.advance(0.6)
+    rig.host.committer.sync_overdue(2 * SECOND, SECOND // 2)
+    rig.settle()
+    assert partition.delay is not None
+    assert (ready.synced_end, partition.delay.synced_end) == (1, 0)
