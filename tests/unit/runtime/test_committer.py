@@ -88,7 +88,7 @@ def test_what_moved_is_synced_sooner_than_what_was_published() -> None:
     rig = Rig("written")
     topic = rig.topic("t")
     due_ns = rig.clock.now_ns() + SECOND
-    rig.host.publish_delayed(topic, [b"x"], 1, due_ns, rig.clock.now_ns())
+    topic.publish_delayed([b"x"], 1, due_ns, rig.clock.now_ns())
     rig.host.wake()
     rig.settle()
     rig.loop.advance(1.1)
