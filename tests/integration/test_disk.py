@@ -478,7 +478,7 @@ def publish_at_once(shop: Shop, rounds: int) -> dict[str, str]:
             for topic, peer in peers.items():
                 peer.send(pub(topic, sent[topic]))
             shop.broker.thaw()
-            for topic in sent:
+            for topic, body in sent.items():
                 try:
                     frame = peers[topic].next_frame()
                 except (Closed, OSError):
@@ -487,7 +487,7 @@ def publish_at_once(shop: Shop, rounds: int) -> dict[str, str]:
                     refusals[topic] = frame.data.decode()
                     del peers[topic]
                 else:
-                    shop.answered[topic].add(sent[topic])
+                    shop.answered[topic].add(body)
     return refusals
 
 
