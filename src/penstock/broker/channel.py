@@ -17,7 +17,8 @@ moved, credit came back); it leases what is ready and hands slices of blocks to 
 ``finish``, ``requeue`` and ``touch`` settle. What happened goes to ``records`` (see
 protocol.journal), which the runtime writes; replaying them (``restore.replay``) restores the
 channel. When a block is not in memory the channel notes it in ``wants`` and goes on when somebody
-has brought it to the cache.
+has brought it to the cache. When the journal cannot keep up, the channel hands out nothing until it
+has: what there is to record stays within what is in flight.
 
 Invariants (``verify``; the simulation, the tests and PENSTOCK_VERIFY=1 call it):
     each seq below the cursor is in at most one of leases, retry, sleeping
@@ -49,8 +50,10 @@ from penstock.protocol.journal import (
     TIMED_OUT,
     Batch,
     Record,
+    joined,
 )
 
+RECORDS_MAX = 100_000  # some 20 MB; the journal usually takes them every few hundredths of a second
 GATHERING_NS = 20_000_000  # so long the first consumers to arrive leave their parts to the next
 ALARM_MESSAGES_MAX = 2000  # timed out and woken in one turn: well under 2 ms
 NOT_IN_FLIGHT = "ID not in flight"
@@ -106,6 +109,7 @@ class Channel:
         self.gathers_until_ns = 0  # subscribers arrive, and others may be about to
         self.dirty = False
         self.journal_dirty = False
+        self.held_up = False  # until the journal has taken the records
         self.message_count = 0
         self.finish_count = 0
         self.requeue_count = 0
@@ -183,6 +187,9 @@ class Channel:
         """Hand what is ready to the subscribers with credit, a fair share each."""
         self.dirty = False
         if self.paused or self.gone:
+            return
+        if len(self.records) > RECORDS_MAX:
+            self.held_up = True
             return
         if self.backlog_max is not None:
             self._drop_beyond(self.backlog_max, now_ns)
@@ -540,6 +547,9 @@ class Channel:
         records, self.records = self.records, []
         names, self.new_names = self.new_names, {}
         self.journal_dirty = False
+        if self.held_up:
+            self.held_up = False
+            self.mark_dirty()
         return Batch(records, names)
 
     # -- checking
@@ -582,14 +592,3 @@ class Channel:
 def _is_over(entry: tuple[int, int, Lease, Progress]) -> bool:
     """A deadline that means nothing any more: its lease is finished, or was touched since."""
     return entry[2].left <= 0 or entry[2].deadline_ns != entry[0]
-
-
-def joined(done: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """(log, seq) pairs as (log, low, high) ranges."""
-    out: list[tuple[int, int, int]] = []
-    for log, seq in sorted(done):
-        if out and out[-1][0] == log and out[-1][2] == seq:
-            out[-1] = (log, out[-1][1], seq + 1)
-        else:
-            out.append((log, seq, seq + 1))
-    return out

@@ -24,7 +24,7 @@ One batch on disk (little-endian)::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -56,6 +56,17 @@ KIND_NAMES = {
 
 Record = tuple[int, int, int, int, int, int, int]
 """(kind, log, low, high, attempts, at_ns, value)"""
+
+
+def joined(done: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """(log, seq) pairs as (log, low, high) ranges."""
+    out: list[tuple[int, int, int]] = []
+    for log, seq in sorted(done):
+        if out and out[-1][0] == log and out[-1][2] == seq:
+            out[-1] = (log, out[-1][1], seq + 1)
+        else:
+            out.append((log, seq, seq + 1))
+    return out
 
 
 class Batch(NamedTuple):

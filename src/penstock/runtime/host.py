@@ -81,6 +81,7 @@ class Host:
             pool,
             clock,
             loop.call_later,
+            self.wake,
             options.journal_write_interval_ms,
             options.journal_sync_interval_ms,
         )

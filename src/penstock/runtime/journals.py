@@ -43,6 +43,7 @@ class Journals:
         pool: Pool,
         clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Handle],
+        wake: Callable[[], None],
         write_interval_ms: int,
         sync_interval_ms: int,
     ) -> None:
@@ -50,6 +51,7 @@ class Journals:
         self.pool = pool
         self.clock = clock
         self.call_later = call_later
+        self.wake = wake
         self.write_interval_s = write_interval_ms / 1000
         self.sync_interval_ns = sync_interval_ms * 1_000_000
         self.open: dict[Keeper, Journal] = {}
@@ -117,6 +119,8 @@ class Journals:
                     snapshot(keeper, now_ns) if isinstance(keeper, Channel) else keeper.snapshot()
                 )
             written.append(journal)
+        if broker.dirty_channels:
+            self.wake()  # some were held up
         return written
 
     def flush(self) -> None:

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker import channel as channel_module
 from penstock.broker.channel import Channel
 from penstock.errors import DiskFull, LogFrozen, OperatingError
 from penstock.protocol.journal import EMPTIED, SKIPPED, Batch
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileOptions
 from penstock.storage.memory import MemoryJournal
+from tests.unit.broker.rig import Consumer
 from tests.unit.runtime.rig import Rig, is_over
 
 
@@ -100,3 +102,37 @@ def test_a_journal_whose_channel_was_never_safe_is_begun_anew(tmp_path: Path) ->
     assert [*journal.history()] == []
     rig.settle()
     engine.close()
+
+
+def test_a_channel_whose_journal_stalls_hands_out_no_more_than_it_can_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel_module, "RECORDS_MAX", 10)
+    rig = Rig()
+    topic = rig.topic("t")
+    consumer = Consumer()
+    channel = topic.channel("c", rig.clock.now_ns())
+    channel.subscribe(consumer.subscriber)
+    channel.set_ready(consumer.subscriber, 1)
+    rig.publish(topic, *(b"%d" % number for number in range(100)))
+    rig.settle()
+    rig.loop.advance(1)  # a write of the journals is under way, and stays so
+
+    def finish_all() -> None:
+        while got := consumer.take():
+            now_ns = rig.clock.now_ns()
+            channel.finish(consumer.subscriber, [number for number, _, _ in got], now_ns)
+            rig.host.wake()
+            rig.loop.turn()
+
+    finish_all()
+    finished = channel.finish_count
+    assert finished < 15
+    assert len(channel.records) < 15
+    rig.settle()  # the disk goes on
+    while channel.finish_count < 100:
+        rig.loop.advance(1)
+        rig.settle()
+        finish_all()
+        assert channel.finish_count > finished
+        finished = channel.finish_count
