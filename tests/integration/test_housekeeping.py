@@ -23,6 +23,7 @@ from tests.unit.broker.rig import Consumer
 
 SECOND = 1_000_000_000
 RETAIN_S = 3600
+YEARS_S = 5 * 365 * 86_400
 FILES = FileOptions(segment_bytes_max=1000, reserve_bytes=0)
 BODY = b"x" * 200
 
@@ -147,6 +148,51 @@ async def test_finished_goes_when_it_is_old_enough(tmp_path: Path, clock: FakeCl
         assert topic.partitions[0].ready[0].start > 0
         await home.publish(topic, 1)
         assert channel.depth() + channel.in_flight_count() == 1
+
+
+@on_a_loop
+async def test_a_clock_that_was_years_ahead_keeps_nothing_for_years(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    async with house(tmp_path / "data", clock) as home:
+        topic = await home.topic()
+        channel = topic.channel("c", clock.now_ns())
+        await home.publish(topic, 10)
+        clock.step(YEARS_S)
+        await home.publish(topic, 10)
+        clock.step(-YEARS_S)
+        await home.publish(topic, 10)
+        consumer = await home.consume(channel, 30)
+        await home.rounds()
+        clock.advance(RETAIN_S)
+        await home.rounds()
+        assert (home.segments(), topic.history) == (1, False)
+        channel.unsubscribe(consumer.subscriber, clock.now_ns())
+        clock.advance(100 * RETAIN_S)
+        await home.rounds()
+        assert topic.gone
+        topic = await home.topic()
+        await home.publish(topic, 1)  # its append time is none before those in the log
+        assert topic.depth() + topic.channels["c"].depth() == 1
+
+
+@on_a_loop
+async def test_a_clock_that_is_years_ahead_frees_nothing_early(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """What was appended with a future time is kept as long as any other."""
+    async with house(tmp_path / "data", clock) as home:
+        topic = await home.topic()
+        channel = topic.channel("c", clock.now_ns())
+        clock.step(YEARS_S)
+        await home.publish(topic, 10)
+        clock.step(-YEARS_S)
+        written = home.segments()
+        await home.consume(channel, 10)
+        await home.rounds()
+        clock.advance(RETAIN_S // 2)
+        await home.rounds()
+        assert home.segments() == written
 
 
 @on_a_loop

@@ -83,7 +83,8 @@ class Topic:
         self.gone = False  # deleted, or closed because idle: look the name up again
         self.history = document.get("history", False)  # its logs have segments that will be freed
         self.dropped_count = 0  # by an ephemeral topic that nobody has claimed
-        self.loaded_at_ns = 0
+        self.used_at_ns = 0  # monotonic, as `idle_for` saw it
+        self.seen_seqs = -1
 
     def __repr__(self) -> str:
         return f"Topic({self.name})"
@@ -310,16 +311,22 @@ class Topic:
         self.history = history
         self.host.keep(self)
 
-    def idle_since(self, at_ns: int) -> bool:
-        """Nobody is subscribed, nothing sleeps, nothing was published since then, and nothing
-        waits to be freed."""
-        return (
-            not self.history
-            and self.loaded_at_ns < at_ns
-            and not any(lane.appended_at_ns > at_ns or lane.pending for lane in self.lanes())
-            and not any(one.subscribers or one.wakes for one in self.channels.values())
-            and not any(len(one.schedule) for one in self.partitions)
-        )
+    def idle_for(self, monotonic_ns: int) -> int:
+        """How long nobody has been subscribed, nothing slept, nothing was published, and nothing
+        waited to be freed, as seen by whoever asks this now and then. (Append times don't tell: the
+        wall clock may have been years ahead for a moment.)"""
+        lanes = self.lanes()
+        seqs = sum([lane.next_seq for lane in lanes])
+        if (
+            self.history
+            or seqs != self.seen_seqs
+            or any(lane.pending for lane in lanes)
+            or any(one.subscribers or one.wakes for one in self.channels.values())
+            or any(len(one.schedule) for one in self.partitions)
+        ):
+            self.seen_seqs = seqs
+            self.used_at_ns = monotonic_ns
+        return monotonic_ns - self.used_at_ns
 
     def depth(self) -> int:
         """What no channel can see yet."""

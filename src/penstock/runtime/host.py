@@ -178,7 +178,6 @@ class Host:
             except PenstockError as error:
                 then(None, error)
                 return None
-            topic.loaded_at_ns = self.clock.now_ns()
             return topic
         self.loading[name] = [then]
         topic = self.broker.topic_from(name)
@@ -209,7 +208,6 @@ class Host:
         if loaded is not None:
             topic = loaded.topic
             self.broker.topics[name] = topic
-            topic.loaded_at_ns = self.clock.now_ns()
             self._take_up(loaded)
             if loaded.cut_bytes:
                 log.warning("%s: a torn tail of %d bytes was cut", name, loaded.cut_bytes)
@@ -310,10 +308,10 @@ class Host:
         self._open_again(name)
 
     def _unload_if_idle(self, topic: Topic) -> bool:
-        limit_ns = self.clock.now_ns() - self.options.idle_unload_ms * 1_000_000
+        idle_ns = topic.idle_for(self.clock.monotonic_ns())
         idle = (
             topic.durability != "memory"  # closing would lose what it holds
-            and topic.idle_since(limit_ns)
+            and idle_ns >= self.options.idle_unload_ms * 1_000_000
             and all(self.committer.is_idle(lane) for lane in topic.lanes())
             and not any(one.journal_dirty for one in topic.channels.values())
             and not self.journals.busy

@@ -4,7 +4,8 @@ A few topics are looked at in each tick of the host, so a round takes as long as
 and no turn is held up. Of a log only whole segments go, and only below a *floor* that is safe: what
 was seen once, and by now stands in synced journals, so that no crash brings back a cursor whose
 messages are gone. History stays ``retain_ns`` after it was appended; what was only ever in memory
-has none and goes at once.
+has none and goes at once. A log whose append times are in the future (the clock was ahead once, and
+they never decrease) says nothing about age any more: there it counts what this run has seen.
 
 A topic whose logs have segments that will go stays open until they are gone, and says so in its
 document, so that the next run opens it too.
@@ -32,6 +33,7 @@ log = logging.getLogger("penstock.housekeeping")
 
 LOOK_AT = 100  # topics in one tick
 LOOK_AGAIN_NS = 10_000_000_000  # at the same log
+AGES = 8  # times seen of a log, within the time that history is kept
 
 
 class Floor(NamedTuple):
@@ -43,6 +45,13 @@ class Floor(NamedTuple):
     state_version: int
     seq: int
     needs: Sequence[tuple[Lane, int]]
+
+
+class Seen(NamedTuple):
+    """A log's end at some time."""
+
+    at_ns: int
+    end: int
 
 
 class Housekeeping:
@@ -69,6 +78,7 @@ class Housekeeping:
         self.unload_if_idle = unload_if_idle
         self.round: list[str] = []
         self.floors: dict[Lane, Floor] = {}  # of lanes that can shrink
+        self.seen: dict[Lane, list[Seen]] = {}  # of logs whose append times are in the future
         self.failing: set[str] = set()
 
     def tick(self) -> None:
@@ -77,6 +87,7 @@ class Housekeeping:
             self.round = [*self.broker.topics]
             writers = self.committer.writers
             self.floors = {lane: seen for lane, seen in self.floors.items() if lane in writers}
+            self.seen = {lane: seen for lane, seen in self.seen.items() if lane in writers}
         for name in self.round[-LOOK_AT:]:
             topic = self.broker.topics.get(name)
             if topic is not None and not self.unload_if_idle(topic):
@@ -94,15 +105,16 @@ class Housekeeping:
             return
         monotonic_ns = self.clock.monotonic_ns()
         history = False
-        below: list[tuple[Writer, int]] = []
+        below: list[tuple[Writer, int, int]] = []
         for writer in writers:
             bounds = writer.log.bounds()
             if bounds.droppable_end <= bounds.start or writer.lane.refusal is not None:
                 continue
             history = history or writer.lane.stored
             floor = self._safe_floor(topic, writer.lane, monotonic_ns)
+            aged_end = self._aged_end(writer.lane, now_ns, monotonic_ns)
             if floor > bounds.start:
-                below.append((writer, floor))
+                below.append((writer, floor, aged_end))
         if history != topic.history:
             topic.note_history(history)
             self.committer.wake()
@@ -141,6 +153,19 @@ class Housekeeping:
         )
         return floor.seq if floor is not None else 0
 
+    def _aged_end(self, lane: Lane, now_ns: int, monotonic_ns: int) -> int:
+        """Of a log whose append times are in the future: what lies below was there ``retain_ns``
+        ago, as this run has seen."""
+        if lane.appended_at_ns <= now_ns:
+            self.seen.pop(lane, None)
+            return 0
+        seen = self.seen.setdefault(lane, [])
+        if not seen or monotonic_ns - seen[-1].at_ns >= self.retain_ns // AGES:
+            seen.append(Seen(monotonic_ns, lane.durable_end))
+        while len(seen) > 1 and monotonic_ns - seen[1].at_ns >= self.retain_ns:
+            del seen[0]
+        return seen[0].end if monotonic_ns - seen[0].at_ns >= self.retain_ns else 0
+
     def _shrunk(
         self,
         topic: Topic,
@@ -163,12 +188,14 @@ class Housekeeping:
 
 
 def _shrink(
-    below: Sequence[tuple[Writer, int]], journals: Sequence[Journal], until_ns: int
+    below: Sequence[tuple[Writer, int, int]], journals: Sequence[Journal], until_ns: int
 ) -> list[tuple[Lane, int]]:
     """On a disk thread; returns the lanes' new starts."""
     starts: list[tuple[Lane, int]] = []
-    for writer, floor in below:
-        seq = min(floor, writer.log.seek_time(until_ns)) if writer.lane.stored else floor
+    for writer, floor, aged_end in below:
+        seq = floor
+        if writer.lane.stored:
+            seq = min(floor, max(writer.log.seek_time(until_ns), aged_end))
         starts.append((writer.lane, writer.log.drop_below(seq)))
     for journal in journals:
         journal.drop_before(until_ns)
