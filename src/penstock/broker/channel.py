@@ -94,7 +94,7 @@ class Channel:
         self.backlog_max: int | None = None  # ephemeral channels jump forward beyond it
         self.progress: list[Progress] = []  # in the order they are drained
         self.by_tag: dict[int, tuple[Progress, int]] = {}
-        self.empty_marks: dict[int, int] = {}  # delay log -> ids below it are skipped
+        self.empty_marks: dict[int, int] = {}  # a delay lane's tag -> numbers below it are skipped
         self.foreign: dict[int, tuple[Progress, int]] = {}  # in flight under ids of another log
         self.subscribers: deque[Subscriber] = deque()
         self.client_numbers: dict[str, int] = {}  # of those who are subscribed
@@ -502,9 +502,9 @@ class Channel:
             progress.cursor = max(progress.cursor, progress.bound)
             progress.jump()
             self.record((EMPTIED, progress.lane.log, progress.cursor, 0, 0, now_ns, 0))
-        for log, mark in delay_marks:
-            self.empty_marks[log] = mark
-            self.record((EMPTIED, log, mark, 0, 0, now_ns, 1))
+        for tag, mark in delay_marks:
+            self.empty_marks[tag] = mark
+            self.record((EMPTIED, tag, mark, 0, 0, now_ns, 1))
         self.foreign.clear()
         self.wakes.clear()
         self.deadlines.clear()

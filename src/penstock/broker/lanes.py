@@ -96,7 +96,8 @@ class LaneHost(Protocol):
     cache: BlockCache
     dirty_lanes: list[Lane]
 
-    def renew_tag(self, lane: Lane) -> None: ...
+    def renew_tag(self, lane: Lane) -> None:
+        """Raises OperatingError when all are used."""
 
     def reserve(self, lane: Lane) -> None: ...
 
@@ -196,12 +197,23 @@ class Lane:
         return self.turn
 
     def form(self, now_ns: int) -> tuple[list[Block], Turn, int]:
-        """Everything pending as blocks, the turn that waits for them, and their bytes."""
+        """Everything pending as blocks, the turn that waits for them, and their bytes. Raises what
+        refuses them: then they are pending still."""
+        self.appended_at_ns = now_ns = max(now_ns, self.appended_at_ns)
+        first = self.next_seq
+        try:
+            blocks = self._blocks(self.pending, now_ns)
+        except OperatingError:
+            self.note_hole(first, self.next_seq)
+            raise
         self.owner.on_forming(self)
-        pending, self.pending = self.pending, []
+        self.pending = []
         size, self.pending_bytes = self.pending_bytes, 0
         turn, self.turn = self.turn, Turn()
-        self.appended_at_ns = now_ns = max(now_ns, self.appended_at_ns)
+        turn.first_id = blocks[0].id_at(0)
+        return blocks, turn, size
+
+    def _blocks(self, pending: Sequence[Pending], now_ns: int) -> list[Block]:
         blocks: list[Block] = []
         run: list[Pending] = []
         run_bytes = 0
@@ -218,8 +230,7 @@ class Lane:
             run.append(entry)
             run_bytes += entry_bytes
         blocks.append(self._block(run, now_ns))
-        turn.first_id = blocks[0].id_at(0)
-        return blocks, turn, size
+        return blocks
 
     def _block(self, run: Sequence[Pending], now_ns: int) -> Block:
         count = sum([len(entry[1]) for entry in run])
@@ -363,6 +374,13 @@ class Lane:
     def find(self, seq: int) -> Block | None:
         """The block with that seq if it is in memory."""
         return self.host.cache.find(self.shelf, seq)
+
+    def marks(self) -> list[tuple[int, int]]:
+        """Which ids there are by now: (tag, the end of its numbers)."""
+        return [
+            (tag, min(self.next_seq - (epoch << NUMBER_BITS), 1 << NUMBER_BITS))
+            for epoch, tag in enumerate(self.tags)
+        ]
 
     def id_of(self, seq: int) -> int:
         return (self.tags[seq >> NUMBER_BITS] << NUMBER_BITS) | (seq & NUMBER_MASK)

@@ -242,9 +242,10 @@ class Topic:
 
     def empty_channel(self, name: str, now_ns: int) -> None:
         marks = [
-            (partition.delay.log, partition.delay.next_seq)
+            mark
             for partition in self.partitions
             if partition.delay is not None
+            for mark in partition.delay.marks()
         ]
         self.channels[name].empty(now_ns, marks)
 

@@ -154,7 +154,14 @@ class Committer:
         writer = self.writers.get(lane)
         if writer is None or writer.busy or not lane.pending:
             return  # gone; or its commit under way takes the rest when it ends, or has just done so
-        blocks, turn, size = lane.form(now_ns)
+        try:
+            blocks, turn, size = lane.form(now_ns)
+        except OperatingError as error:
+            self.on_failure(lane, error)
+            lane.refuse_pending(error)
+            self.settled(writer)
+            self.on_room()
+            return
         writer.busy = True
         if self.broker.state_version > self.state_durable:
             # a topic, a tag or a reservation that these blocks need is not safe yet

@@ -5,7 +5,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.lanes import Lane
 from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
-from penstock.protocol.block import Block
+from penstock.protocol.block import NUMBER_BITS, Block
 from tests.unit.broker.rig import SECOND, Consumer, commit
 
 
@@ -115,4 +115,24 @@ def test_a_channel_is_empty_also_behind_what_was_emptied_while_paused() -> None:
     publish(b"4")
     consumer = Consumer()
     channel.subscribe(consumer.subscriber)
+    assert house.deliver(channel, consumer) == [b"4"]
+
+
+def test_an_emptied_channel_gets_nothing_that_slept_whatever_its_tag() -> None:
+    house = House()
+    channel = house.topic.channel("c", 0)
+    consumer = Consumer()
+    channel.subscribe(consumer.subscriber)
+    house.delay(b"1", SECOND)
+    delay = house.partition.delay
+    assert delay is not None
+    delay.skip_to((1 << NUMBER_BITS) - 1)
+    house.delay(b"2", SECOND)
+    house.delay(b"3", SECOND)  # the numbers of the first tag are used up
+    assert len(delay.tags) == 2
+    house.topic.empty_channel("c", 0)
+    house.delay(b"4", SECOND)
+    house.partition.on_alarm(2 * SECOND, 0)
+    house.bring()
+    commit(house.ready)
     assert house.deliver(channel, consumer) == [b"4"]

@@ -1,7 +1,8 @@
 """Group commit, step by step: what happens between the turns and the disk's answers."""
 
 from penstock.broker.topic import Topic
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, OperatingError
+from penstock.protocol.block import NUMBER_BITS, TAG_MAX
 from penstock.storage.memory import MemoryEngine
 from tests.unit.broker.rig import SECOND
 from tests.unit.runtime.rig import FullState, Rig
@@ -101,3 +102,22 @@ def test_what_moved_is_synced_sooner_than_what_was_published() -> None:
     rig.settle()
     assert partition.delay is not None
     assert (ready.synced_end, partition.delay.synced_end) == (1, 0)
+
+
+def test_tags_that_are_used_up_refuse_only_what_needs_another_one() -> None:
+    rig, topics = used_topics(3)
+    rig.host.broker.next_tag = TAG_MAX + 1
+    lane = topics[1].ready_lanes()[0]
+    lane.skip_to((1 << NUMBER_BITS) - 1)
+    turns = [rig.publish(topic, b"1", b"2") for topic in topics]
+    rig.settle()
+    assert all(turn.over for turn in turns)
+    assert [turn.error is None for turn in turns] == [True, False, True]
+    assert rig.host.broker.uncommitted_bytes == 0
+    idle: list[bool] = []
+    rig.host.committer.when_idle(lane, lambda: idle.append(True))
+    assert idle
+    again = rig.publish(topics[1], b"3")
+    rig.settle()
+    assert isinstance(again.error, OperatingError)
+    assert "t1" in rig.host.problems
