@@ -76,9 +76,11 @@ ELSEWHERE = ("format.", "reserve.", "removal.")  # see test_storage_kills and te
 PLACES += [
     place for place in failpoint.PLACES if place not in PLACES and not place.startswith(ELSEWHERE)
 ]
+assert {*PLACES} <= failpoint.PLACES.keys(), "a place has another name now"
 RUN_SECONDS_MAX = 1.2
 # housekeeping looks at a log twice, ten seconds apart; a redo file is in use for five seconds
-LONGER_SECONDS = {"log.drop": 30.0, "redo.settled": 10.0}
+LONGER_SECONDS = {"log.drop": 30.0, "redo.caught_up": 10.0}
+assert LONGER_SECONDS.keys() <= failpoint.PLACES.keys()
 DRAIN_SECONDS_MAX = 90.0
 
 
