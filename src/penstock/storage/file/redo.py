@@ -158,8 +158,8 @@ class Redo:
         return (old or bool(self._full)) and not self._stuck
 
     def clear(self) -> None:
-        """Sync the logs of the redo files there are, which then can go. One that fails is kept: the
-        next start needs it."""
+        """Sync the logs of the redo files there are, which then can go. Where that fails they are
+        kept: the next start needs them, or is none the worse for them."""
         with self._io:
             if self._current is not None:
                 self._retire(self._current)
@@ -167,14 +167,14 @@ class Redo:
             try:
                 for log in [*file.logs]:
                     log.catch_up()
-            except OperatingError as error:
+                failpoint.hit("redo.caught_up")
+                with self._io:
+                    self._remove(file)
+                    self._full.remove(file)
+            except (OperatingError, OSError) as error:
                 logger.warning("%s is kept until the next start: %s", file.file.path, error)
                 self._stuck = True
                 return
-            failpoint.hit("redo.caught_up")
-            with self._io:
-                self._remove(file)
-                self._full.remove(file)
 
     def close(self, *, needed: bool) -> None:
         """All logs are closed; ``needed``: not all of them well."""

@@ -92,6 +92,20 @@ def test_a_full_redo_file_goes_when_its_logs_are_synced(
     assert ends(opener(killed())) == [1, 1, 1]
 
 
+def test_a_redo_file_that_cannot_go_is_kept(opener: Opener, data: Path) -> None:
+    engine = opener(options=SMALL)
+    logs = logs_of(engine)
+    kept = commit(engine, logs)
+    chore = engine.chore()
+    assert chore is not None
+    failpoint.arm("redo.caught_up=eio")
+    chore()
+    assert redo_files(data)
+    assert engine.chore() is None
+    engine.close()
+    assert ends(opener()) == kept
+
+
 def test_logs_sync_themselves_while_too_much_waits_to_be_cleared(
     opener: Opener, data: Path
 ) -> None:
