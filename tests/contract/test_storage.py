@@ -7,6 +7,7 @@ whether what it kept is there again after it was closed. A new engine adds a cla
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from threading import Event, Thread
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileOptions
 from penstock.storage.memory import MemoryEngine
 from penstock.storage.port import Engine, Log
+from tests.sim.disk import SimDisk
 from tests.support.blocks import block, chain
 
 PLENTY = 1 << 20
@@ -59,11 +61,28 @@ class SmallFilesPlace(FilePlace):
     )
 
 
-Place = MemoryPlace | FilePlace
+class SimulatedPlace:
+    """The file engine on the simulation's disk, which must do what a real one does."""
+
+    keeps = True
+
+    def __init__(self, path: Path) -> None:
+        del path
+        self.disk = SimDisk(Random(1))
+
+    def open(self) -> Engine:
+        if self.disk.mounted is not None:
+            self.disk.mounted.die()
+        mount = self.disk.mount(lambda kind, path: None)
+        return FileEngine("/data", SmallFilesPlace.options, disk=mount)
+
+
+Place = MemoryPlace | FilePlace | SimulatedPlace
 PLACES: dict[str, Callable[[Path], Place]] = {
     "memory": MemoryPlace,
     "file": FilePlace,
     "small files": SmallFilesPlace,
+    "simulated disk": SimulatedPlace,
 }
 
 

@@ -301,7 +301,11 @@ class History:
         self.trouble_over_ns = self.world.now
 
     def stopped(self) -> None:
-        """A clean stop takes nothing, but what is only in memory."""
+        """A clean stop takes nothing, but what is only in memory. One amidst trouble with the disk
+        is as good as a kill."""
+        if self._trouble_since() is not None:
+            self.killed()
+            return
         self._excuse_memory("stop")
         self.recent.clear()
         for topic in self.topics.values():

@@ -6,7 +6,7 @@ a disk in trouble makes journals late. What a strike has broken it also repairs,
     calm    clean stops
     kills   kill -9, at any moment or at a call to the disk
     power   the power goes, at any moment or at a call to the disk
-    errors  EIO from writes, syncs, renames and opens
+    errors  EIO from any call to the disk
     full    the disk is full for a while
     flips   a bit changes in a file of a broker that was killed, and later changes back
     clocks  the wall clock steps
@@ -27,6 +27,17 @@ from tests.sim.history import History
 from tests.sim.world import MS, SECOND, Stall, World
 
 PROFILES = ("calm", "kills", "power", "errors", "full", "flips", "clocks", "stalls", "everything")
+
+BROKEN = (
+    ["write"],
+    ["read"],
+    ["sync"],
+    ["sync", "sync_dir"],
+    ["rename"],
+    ["open"],
+    ["list", "mkdir", "size"],
+    ["truncate", "unlink", "allocate"],
+)
 
 
 class Victim(Protocol):
@@ -144,8 +155,8 @@ class Nemesis:
         raise Killed
 
     def _break_disk(self) -> None:
-        kinds = self.rng.choice((["write"], ["sync"], ["sync", "sync_dir"], ["rename"], ["open"]))
-        path = self.rng.choice((r"\.seg$", r"/journal_", r"/state", ""))
+        kinds = self.rng.choice(BROKEN)
+        path = self.rng.choice((r"\.seg$", r"/journal_", r"/state", r"/redo_", ""))
         fault = Fault(kinds, path, errno.EIO, self.rng.choice((1, 1, 5)))
         self.victim.note(f"EIO for {kinds} of {path or 'anything'}, {fault.count} times")
         self._trouble()
