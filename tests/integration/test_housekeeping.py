@@ -196,6 +196,35 @@ async def test_a_clock_that_is_years_ahead_frees_nothing_early(
 
 
 @on_a_loop
+async def test_what_was_emptied_is_forgotten_when_all_are_past_it(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    async with house(tmp_path / "data", clock) as home:
+        topic = await home.topic()
+        ahead = topic.channel("ahead", clock.now_ns())
+        behind = topic.channel("behind", clock.now_ns())
+        watch = topic.channel("watch#ephemeral", clock.now_ns())
+        await home.publish(topic, 1)
+        topic.pause()
+        for _ in range(3):
+            await home.publish(topic, 1)
+            topic.empty()
+        topic.unpause()
+        await home.publish(topic, 1)
+        assert topic.jumps == {"0/0": [(1, 4)]}
+        await home.consume(ahead, 2)
+        await home.rounds()
+        assert topic.jumps
+        await home.consume(behind, 2)
+        await home.rounds()
+        assert topic.jumps  # the ephemeral channel has no journal, and has not come so far
+        await home.consume(watch, 2)
+        await home.rounds()
+        assert not topic.jumps
+        assert b"jumps" not in home.host.broker.known[topic.name]
+
+
+@on_a_loop
 async def test_what_somebody_needs_stays(tmp_path: Path, clock: FakeClock) -> None:
     async with house(tmp_path / "data", clock) as home:
         topic = await home.topic()

@@ -278,7 +278,10 @@ class Topic:
             for lane in self.ready_lanes():
                 mark, end = self.paused.get(lane.key, lane.start), lane.durable_end
                 if end > mark:
-                    self.jumps.setdefault(lane.key, []).append((mark, end))
+                    jumps = self.jumps.setdefault(lane.key, [])
+                    if jumps and jumps[-1][1] == mark:
+                        mark, _ = jumps.pop()  # emptied twice in one pause
+                    jumps.append((mark, end))
                     self.paused[lane.key] = end
             for channel in self.channels.values():
                 for progress in channel.progress:
@@ -289,6 +292,24 @@ class Topic:
                         if jump[1] > progress.cursor
                     ]
         self.host.keep(self)
+
+    def forget_jumps(self, lane: Lane, floor: int) -> None:
+        """No channel comes back below ``floor``: what was emptied there matters to those only that
+        have not come so far and keep no journal."""
+        jumps = self.jumps.get(lane.key, [])
+        ahead = [
+            jump
+            for channel in self.channels.values()
+            for progress in channel.progress
+            if progress.lane is lane
+            for jump in progress.jumps
+        ]
+        left = [jump for jump in jumps if jump[1] > floor or jump in ahead]
+        if len(left) < len(jumps):
+            self.jumps[lane.key] = left
+            if not left:
+                del self.jumps[lane.key]
+            self.host.keep(self)
 
     def floor_of(self, lane: Lane) -> int:
         """What lies below is needed by nobody any more: every channel has finished it, or it has

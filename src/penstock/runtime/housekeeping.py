@@ -77,7 +77,7 @@ class Housekeeping:
         self.memory_history = memory_history
         self.unload_if_idle = unload_if_idle
         self.round: list[str] = []
-        self.floors: dict[Lane, Floor] = {}  # of lanes that can shrink
+        self.floors: dict[Lane, Floor] = {}  # of lanes that can shrink or have jumps
         self.seen: dict[Lane, list[Seen]] = {}  # of logs whose append times are in the future
         self.failing: set[str] = set()
 
@@ -108,15 +108,20 @@ class Housekeeping:
         below: list[tuple[Writer, int, int]] = []
         for writer in writers:
             bounds = writer.log.bounds()
-            if bounds.droppable_end <= bounds.start or writer.lane.refusal is not None:
+            shrinks = bounds.droppable_end > bounds.start and writer.lane.refusal is None
+            if not shrinks and writer.lane.key not in topic.jumps:
+                continue
+            floor = self._safe_floor(topic, writer.lane, monotonic_ns)
+            topic.forget_jumps(writer.lane, floor)
+            if not shrinks:
                 continue
             history = history or writer.lane.stored
-            floor = self._safe_floor(topic, writer.lane, monotonic_ns)
             aged_end = self._aged_end(writer.lane, now_ns, monotonic_ns)
             if floor > bounds.start:
                 below.append((writer, floor, aged_end))
         if history != topic.history:
             topic.note_history(history)
+        if self.broker.state_changes:
             self.committer.wake()
         keepers: Sequence[Keeper] = (*topic.channels.values(), *topic.partitions)
         journals = [
