@@ -2,9 +2,9 @@
 
 Everything a turn of the event loop changed is left in lists that the runtime empties at the turn's
 end: lanes with something to commit, channels to pump, journals to write, blocks that are wanted,
-alarms to set, and state to keep. ``state_version`` counts changes of state; all of them are made
-safe before the next block is written, so that no answered message can hang on a topic, a tag or a
-reservation that a crash forgets.
+alarms to set, and state to keep. ``state_version`` counts changes of state. A lane remembers the
+last one that its blocks need (``state_needed``), which is made safe before they are written, so
+that no answered message can hang on a topic, a tag or a reservation that a crash forgets.
 
 State keys: ``topic/NAME`` the topic's document, ``tag`` the next log tag, ``commit`` the end of
 the commit numbers given out, ``seq/TAG`` the end of a log's reserved seqs, ``gone/TOPIC`` and
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush
 from typing import cast
@@ -70,6 +70,7 @@ class Broker:
         self.next_tag = 1
         self.commit = 0
         self.commit_reserved = 0
+        self.commit_state_needed = 0  # as a lane's, by the blocks of all
         self.uncommitted_bytes = 0
         self.refusal: OperatingError | None = None
         self.state_version = 0
@@ -105,12 +106,13 @@ class Broker:
         self.state_changes.append((key, value))
         self.state_version += 1
 
-    def keep(self, topic: Topic) -> None:
-        if topic.ephemeral:
-            return
-        document = topic.document()
-        self.known[topic.name] = document
-        self.put_state(f"topic/{topic.name}", document)
+    def keep(self, topic: Topic, needed_by: Iterable[Lane] = ()) -> None:
+        if not topic.ephemeral:
+            document = topic.document()
+            self.known[topic.name] = document
+            self.put_state(f"topic/{topic.name}", document)
+        for lane in needed_by:
+            lane.state_needed = self.state_version
 
     def take_tag(self) -> int:
         tag = self.next_tag
@@ -130,11 +132,12 @@ class Broker:
             for progress in channel.progress:
                 if progress.lane is lane:
                     channel.note_tags(progress)
-        self.keep(topic)
+        self.keep(topic, [lane])
 
     def reserve(self, lane: Lane) -> None:
         lane.reserved_end = lane.next_seq + RESERVATION
         self.put_state(f"seq/{lane.log}", b"%d" % lane.reserved_end)
+        lane.state_needed = self.state_version
 
     def return_unused(self, lane: Lane) -> None:
         """What is left of a lane's reservation, when no more is published to it in this run. (The
@@ -149,6 +152,7 @@ class Broker:
         if self.commit > self.commit_reserved:
             self.commit_reserved = self.commit + RESERVATION
             self.put_state("commit", b"%d" % self.commit_reserved)
+            self.commit_state_needed = self.state_version
         return self.commit
 
     def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane:
@@ -169,7 +173,7 @@ class Broker:
             self.add_lane(topic, key, lane_tags)
         self.on_topic_made(topic)
         self.topics[name] = topic
-        self.keep(topic)
+        self.keep(topic, topic.lanes())
         return topic
 
     def topic_from(self, name: str) -> Topic:

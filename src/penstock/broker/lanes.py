@@ -123,6 +123,7 @@ class Lane:
         "reserved_end",
         "shelf",
         "start",
+        "state_needed",
         "stored",
         "synced_end",
         "tags",
@@ -151,6 +152,7 @@ class Lane:
         self.durable_end = 0
         self.synced_end = 0
         self.reserved_end = 0
+        self.state_needed = 0  # the version of the state that must be safe before its blocks are
         self.unreserved = True  # synced lanes need no reservation
         self.stored = True  # memory lanes go on while the disk is full
         self.appended_at_ns = 0

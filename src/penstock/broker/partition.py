@@ -74,12 +74,13 @@ class Partition:
     def lanes(self) -> list[Lane]:
         return [*self.ready.values(), *([self.delay] if self.delay is not None else [])]
 
-    def make_delay(self) -> None:
+    def make_delay(self) -> Lane:
         """The delay lane comes with the first message that is delayed."""
         lane = self.host.new_lane(self, self.topic, self.number, DELAY_LANE)
         self.host.delay_made(self, lane)
         self.add(lane)
         self.note_mark(0)
+        return lane
 
     def publish_delayed(self, bodies: Sequence[bytes], size: int, due_ns: int, now_ns: int) -> Turn:
         """Into the delay lane until ``due_ns``."""

@@ -12,7 +12,7 @@ Marks are {lane key: seq}:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
 from penstock.broker.channel import Channel, ChannelHost
@@ -50,9 +50,9 @@ class TopicHost(ChannelHost, PartitionHost, Protocol):
 
     def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane: ...
 
-    def keep(self, topic: Topic) -> None:
+    def keep(self, topic: Topic, needed_by: Iterable[Lane] = ()) -> None:
         """The topic's document changed: write it down before anything that depends on it is
-        answered."""
+        answered, be it a request or a block of these lanes."""
 
     def channel_made(self, channel: Channel) -> None:
         """Raises OperatingError when it cannot be kept."""
@@ -134,8 +134,9 @@ class Topic:
         self.turn_rotation = (self.turn_rotation + 1) % len(self.partitions)
         partition = self.partitions[self.turn_rotation]
         if partition.delay is None:
-            partition.make_delay()
-            self.host.keep(self)  # first: this message may be refused, and the next finds the lane
+            delay = partition.make_delay()
+            # first: this message may be refused, and the next finds the lane
+            self.host.keep(self, [delay])
         turn = partition.publish_delayed(bodies, size, due_ns, now_ns)
         self.message_count += len(bodies)
         self.message_bytes += size
@@ -214,15 +215,22 @@ class Topic:
         """Gone with all it had; the messages stay in the log. The last one leaves an unclaimed
         mark."""
         channel = self.let_go(name)
-        if not self.channels:
-            self.unclaimed = {}
-            for lane in self.ready_lanes():
-                end = lane.durable_end
-                if self.paused is not None:
-                    end = min(end, self.paused.get(lane.key, end))
-                self.unclaimed[lane.key] = end
-        self.host.keep(self)
+        if self.channels:
+            self.host.keep(self)
+        else:
+            self.note_unclaimed()
         self.host.channel_dropped(channel)
+
+    def note_unclaimed(self) -> None:
+        """What comes from now on is for the first channel. Its blocks need that to be safe: where
+        the stored document has no channel either, and no mark, all is taken for claimed."""
+        self.unclaimed = {}
+        for lane in self.ready_lanes():
+            end = lane.durable_end
+            if self.paused is not None:
+                end = min(end, self.paused.get(lane.key, end))
+            self.unclaimed[lane.key] = end
+        self.host.keep(self, self.ready_lanes())
 
     def let_go(self, name: str) -> Channel:
         """The channel is none of the topic's any more, and its subscribers hear of it."""

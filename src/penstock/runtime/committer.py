@@ -97,6 +97,7 @@ class Committer:
         self.on_state_saved: Callable[[OperatingError | None], None] = _not_listening
         self.state_busy = False
         self.state_durable = 0
+        self.state_failure: OperatingError | None = None  # of the newest attempt
         self.state_waiters: list[tuple[int, Turn]] = []
         self.unwritten: list[Commit] = []  # to be written and synced off the loop
         self.alone_count = 0  # of commits under way by themselves
@@ -163,7 +164,7 @@ class Committer:
             self.on_room()
             return
         writer.busy = True
-        if self.broker.state_version > self.state_durable:
+        if max(lane.state_needed, self.broker.commit_state_needed) > self.state_durable:
             # a topic, a tag or a reservation that these blocks need is not safe yet
             self.after_state(lambda error: self._write(Commit(writer, blocks, turn, size), error))
         else:
@@ -364,6 +365,11 @@ class Committer:
             self.wake()
         return turn
 
+    def try_state_again(self) -> None:
+        """Called now and then: state that found no room, and that nobody waits for."""
+        if isinstance(self.state_failure, DiskFull):
+            self.state_turn()
+
     def after_state(self, then: Callable[[Exception | None], None]) -> None:
         """Call when all state changed so far is safe, or can't be made so."""
         turn = self.state_turn()
@@ -397,7 +403,9 @@ class Committer:
                 self.state_durable = version
             else:
                 error = _not_saved(failure)
-                log.error("%s; what depends on it is refused", error)
+                if self.state_failure is None:
+                    log.error("%s; what depends on it is refused", error)
+            self.state_failure = error
             self.on_state_saved(error)
             waiters, self.state_waiters = self.state_waiters, []
             for needed, turn in waiters:

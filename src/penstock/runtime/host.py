@@ -313,6 +313,7 @@ class Host:
             topic.durability != "memory"  # closing would lose what it holds
             and idle_ns >= self.options.idle_unload_ms * 1_000_000
             and all(self.committer.is_idle(lane) for lane in topic.lanes())
+            and all(lane.state_needed <= self.committer.state_durable for lane in topic.lanes())
             and not any(one.journal_dirty for one in topic.channels.values())
             and not self.journals.busy
         )
@@ -451,6 +452,7 @@ class Host:
             self.chore_busy = True
             self.pool.submit(chore, self._chore_done)
         self.removals.try_again()
+        self.committer.try_state_again()
         self._look_at_disk()
 
     def _look_at_disk(self) -> None:

@@ -186,8 +186,7 @@ def settle(loaded: Loaded) -> None:
     topic = loaded.topic
     if topic.unclaimed is None and not topic.channels:
         # only ephemeral channels had claimed it, and they are gone with what they had
-        topic.unclaimed = {lane.key: lane.durable_end for lane in topic.ready_lanes()}
-        topic.host.keep(topic)  # or the next run would take what comes now for claimed as well
+        topic.note_unclaimed()
     for channel in topic.channels.values():
         channel.watch_wakes()
     for partition in topic.partitions:

@@ -1,9 +1,9 @@
 """Group commit, step by step: what happens between the turns and the disk's answers."""
 
 from penstock.broker.topic import Topic
-from penstock.errors import DiskFull, OperatingError
+from penstock.errors import DiskFull, LogFrozen, OperatingError
 from penstock.protocol.block import NUMBER_BITS, TAG_MAX
-from penstock.storage.memory import MemoryEngine
+from penstock.storage.memory import MemoryEngine, MemoryState
 from tests.unit.broker.rig import SECOND
 from tests.unit.runtime.rig import FullState, Rig
 
@@ -73,8 +73,14 @@ def test_a_full_disk_under_the_state_refuses_only_while_it_is_full() -> None:
     rig.settle()
     assert isinstance(refused.error, DiskFull)
     assert "state" in rig.host.problems
+    topic.pause()  # nobody waits for that
+    rig.host.wake()
+    rig.settle()
     state.full = False
     rig.loop.advance(1)  # somebody looks if there is room
+    rig.settle()
+    assert rig.host.committer.state_durable == rig.host.broker.state_version
+    topic.unpause()
     kept = rig.publish(topic, b"kept")
     rig.settle()
     assert kept.over
@@ -121,3 +127,62 @@ def test_tags_that_are_used_up_refuse_only_what_needs_another_one() -> None:
     rig.settle()
     assert isinstance(again.error, OperatingError)
     assert "t1" in rig.host.problems
+
+
+class FrozenState(MemoryState):
+    """A state whose disk fails once ``broken``."""
+
+    broken = False
+
+    def sync(self) -> None:
+        if self.broken:
+            raise LogFrozen("the disk failed")
+        super().sync()
+
+
+def test_a_state_that_failed_refuses_only_what_needs_it() -> None:
+    engine = MemoryEngine()
+    state = engine.state = FrozenState()
+    rig = Rig("synced", engine)
+    topic, watched = rig.topic("t"), rig.topic("watched")
+    now_ns = rig.clock.now_ns()
+    watched.channel("only#ephemeral", now_ns)
+    rig.publish(topic, b"1")
+    rig.publish(watched, b"1")
+    rig.settle()
+    state.broken = True
+    refused = rig.publish(rig.topic("new"), b"1")
+    topic.channel("c", now_ns)  # so it begins later than the first one that is answered
+    watched.delete_channel("only#ephemeral", now_ns)  # the state takes what comes for claimed
+    kept = rig.publish(topic, b"2")
+    lost = rig.publish(watched, b"2")
+    rig.settle()
+    assert isinstance(refused.error, OperatingError)
+    assert isinstance(lost.error, OperatingError)
+    assert kept.over
+    assert kept.error is None
+    assert "state" in rig.host.problems
+    for _ in range(8):
+        rig.loop.advance(100)  # a topic whose state is not safe stays open
+        rig.settle()
+    assert "new" in rig.host.broker.topics
+
+
+def test_a_reservation_that_is_not_safe_refuses_its_own_lane() -> None:
+    engine = MemoryEngine()
+    state = engine.state = FrozenState()
+    rig = Rig("written", engine)
+    topics = [rig.topic("t"), rig.topic("u")]
+    for topic in topics:
+        rig.publish(topic, b"1")
+    rig.settle()
+    state.broken = True
+    lane = topics[0].ready_lanes()[0]
+    lane.skip_to(lane.reserved_end)
+    turns = [rig.publish(topic, b"2") for topic in topics]
+    rig.settle()
+    assert [turn.error is None for turn in turns] == [False, True]
+    rig.host.broker.commit = rig.host.broker.commit_reserved
+    turn = rig.publish(topics[1], b"3")
+    rig.settle()
+    assert isinstance(turn.error, OperatingError)
