@@ -123,7 +123,7 @@ class TopicHistory:
         self.durability = durability
         self.messages: dict[bytes, Message] = {}
         self.channels: dict[str, ChannelHistory] = {}
-        self.exposed_ns: int | None = None  # a process died: what was settled since is not synced
+        self.exposed_ns: int | None = None  # since when nothing may be synced: a process died
 
     def channel(self, name: str, *, first: bool = False) -> ChannelHistory:
         return self.channels.setdefault(name, ChannelHistory(name, first))
@@ -173,7 +173,7 @@ class History:
     # --- consuming
 
     def subscribed(self, topic: TopicHistory, channel: str) -> None:
-        topic.exposed_ns = None  # it is open, so its journals are synced
+        topic.exposed_ns = None  # it is open, so its logs and journals are synced
         there = topic.channels[channel]
         if not there.since_ns:
             there.since_ns = self.world.now
@@ -314,23 +314,22 @@ class History:
 
     def killed(self) -> None:
         self._excuse_memory("kill -9")
-        power_since = self._since(POWER_WINDOW_NS)
         for topic in self.topics.values():
-            if topic.exposed_ns is None:
-                topic.exposed_ns = power_since
-        self._forget_recent(dict.fromkeys(self.topics, self._since(KILL_WINDOW_NS)))
+            topic.exposed_ns = self._unsynced_since(topic)
+        self._forget_recent(dict.fromkeys(self.topics, self._late_since() - KILL_WINDOW_NS))
         self._next_epoch()
 
     def power_cut(self, slack_ns: int) -> None:
         self._excuse_memory("power cut")
-        since: dict[str, int] = {}
-        for name, topic in self.topics.items():
-            since[name] = self._since(POWER_WINDOW_NS)
-            if topic.exposed_ns is not None:
-                since[name] = min(since[name], topic.exposed_ns)
-                topic.exposed_ns = None
         self._excuse_unsynced(slack_ns, "power cut before its sync")
-        self._forget_recent(since)
+        self._forget_recent(
+            {
+                name: self._unsynced_since(topic) - POWER_WINDOW_NS
+                for name, topic in self.topics.items()
+            }
+        )
+        for topic in self.topics.values():
+            topic.exposed_ns = None
         self._next_epoch()
 
     def damaged(self, slack_ns: int) -> None:
@@ -349,9 +348,9 @@ class History:
                     message.excused = message.excused or reason
 
     def _excuse_unsynced(self, slack_ns: int, reason: str) -> None:
-        limit = self.world.now - self.sync_interval_ns - slack_ns
         for topic in self.topics.values():
             if topic.durability == "written":
+                limit = self._unsynced_since(topic) - self.sync_interval_ns - slack_ns
                 for message in topic.messages.values():
                     if not message.acked_ns or message.acked_ns > limit:
                         message.excused = message.excused or reason
@@ -362,10 +361,14 @@ class History:
             self.trouble_ns = self.trouble_over_ns = None
         return self.trouble_ns
 
-    def _since(self, window_ns: int) -> int:
+    def _late_since(self) -> int:
+        """Until then the broker could do everything in time."""
         trouble_ns = self._trouble_since()
-        now = self.world.now
-        return (now if trouble_ns is None else trouble_ns) - window_ns
+        return self.world.now if trouble_ns is None else trouble_ns
+
+    def _unsynced_since(self, topic: TopicHistory) -> int:
+        late_ns = self._late_since()
+        return late_ns if topic.exposed_ns is None else min(late_ns, topic.exposed_ns)
 
     def _forget_recent(self, since: dict[str, int]) -> None:
         """What was settled that late may come back; by topic."""
