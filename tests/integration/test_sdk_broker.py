@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from penstock import Client, Message, PublishRefused, Refused
-from penstock.sdk.options import ClientKeywords, parse_address
+from penstock.sdk.options import ClientKeywords
 from tests.integration.sdk_fake_nsqd import in_loop, turns_until
 from tests.support.broker import Broker
 from tests.support.fixtures import StartBroker
@@ -264,7 +264,7 @@ async def test_moving_to_another_broker(start_broker: StartBroker, topic: str) -
         async for message in consumer:
             seen.append(message.body)
             if len(seen) == 5:
-                consumer.set_addresses([parse_address(at(two))])
+                consumer.set_addresses([at(two)])
             if sum(body in numbers(10, start=100) for body in seen) == 10:
                 message.finish()
                 break

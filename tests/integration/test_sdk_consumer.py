@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from unittest.mock import ANY
 
 import pytest
@@ -12,12 +13,12 @@ from penstock import (
     BrokerUnreachable,
     Client,
     ClientClosed,
+    ConfigError,
     Consumer,
     Message,
     MessageInvalid,
     Refused,
 )
-from penstock.sdk.options import parse_address
 from tests.integration.sdk_fake_nsqd import (
     FakeNsqd,
     Session,
@@ -121,16 +122,62 @@ async def test_two_tasks_iterate_without_finishing_each_others() -> None:
             await both.wait()
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await broker.until(lambda: broker.finished == [b"1"])
-            # A third comer finds that the failed task has left its message, which goes back.
-            third = aiter(consumer)
-            assert broker.requeued == []
+            # The failed task's message goes back, and comes again to the other one.
             await broker.until(lambda: broker.requeued == [(b"0", 0)])
             await asyncio.wait(tasks)
             assert taken == [b"0", b"1", b"0"]
-            del third
             for task in tasks:
                 with pytest.raises(RuntimeError, match="the program failed"):
                     task.result()
+
+
+@in_loop
+async def test_a_loop_that_failed_gives_its_message_back_before_the_next_loop() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(*numbers(3))
+        async with client(broker).consumer("t", "c") as consumer:
+            with contextlib.suppress(RuntimeError):
+                async for _ in consumer:
+                    raise RuntimeError("the program failed")
+            seen = []
+            async for message in consumer:
+                seen.append((message.body, message.attempts))
+                if message.attempts == 2:
+                    message.finish()
+                    break
+        assert seen == [(b"1", 1), (b"2", 1), (b"0", 2)]
+        assert broker.requeued == [(b"0", 0)]
+        assert broker.finished == [b"1", b"2", b"0"]
+
+
+@in_loop
+async def test_a_task_that_died_in_its_loop_gives_its_message_back() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(b"x")
+        async with client(broker).consumer("t", "c") as consumer:
+
+            async def take() -> None:
+                async for _ in consumer:
+                    raise RuntimeError("the program failed")
+
+            task = asyncio.create_task(take())
+            await broker.until(lambda: broker.requeued == [(b"x", 0)])
+            with pytest.raises(RuntimeError):
+                await task
+
+
+@in_loop
+async def test_fetch_that_does_not_wait_brings_what_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.sdk.consumer.TURN_EVERY", 0.0)
+    async with FakeNsqd() as broker:
+        broker.push(*numbers(3))
+        async with client(broker).consumer("t", "c") as consumer:
+            assert await consumer.fetch(1, wait=0) == []
+            await turns_until(lambda: consumer.statistics().buffered == 3)
+            messages = await consumer.fetch(3, wait=0)
+            assert [message.finish() for message in messages] == [True] * 3
 
 
 @in_loop
@@ -509,6 +556,68 @@ async def test_stop_ends_an_iteration_that_waits() -> None:
 
 
 @in_loop
+async def test_leaving_waits_for_the_messages_of_other_tasks() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(*numbers(2))
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def take(consumer: Consumer) -> None:
+            async for message in consumer:
+                begun.set()
+                await go_on.wait()
+                message.finish()
+
+        async with client(broker).consumer("t", "c", max_in_flight=1) as consumer:
+            task = asyncio.create_task(take(consumer))
+            await begun.wait()
+            asyncio.get_running_loop().call_soon(go_on.set)
+        await task
+        assert broker.finished == [b"0"]
+        assert broker.requeued == []
+
+
+@in_loop
+async def test_stop_behind_a_loop_waits_until_all_is_said() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(*numbers(3))
+        consumer = client(broker).consumer("t", "c")
+        await consumer.start()
+        async for message in consumer:
+            message.finish()
+            break
+        await consumer.stop()
+        assert broker.finished == [b"0"]
+        assert not broker.sessions
+
+
+@in_loop
+async def test_stop_within_a_loop_only_begins() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(*numbers(3))
+        consumer = client(broker).consumer("t", "c")
+        await consumer.start()
+        async for _ in consumer:
+            await consumer.stop()
+        await consumer.stop()
+        assert broker.finished == [b"0"]
+        assert [body for body, _ in broker.requeued] == [b"1", b"2"]
+
+
+@in_loop
+async def test_a_start_that_is_given_up_leaves_no_connection() -> None:
+    async with FakeNsqd() as broker, FakeNsqd() as silent:
+        silent.script = lambda *_: b""
+        consumer = client(broker, silent).consumer("t", "c")
+        starting = asyncio.create_task(consumer.start())
+        await broker.until(lambda: any(session.ready for session in broker.sessions))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await broker.until(lambda: not broker.sessions)
+        await silent.until(lambda: not silent.sessions)
+
+
+@in_loop
 async def test_messages_on_their_way_when_the_stop_begins_go_back() -> None:
     async with FakeNsqd() as broker:
 
@@ -531,7 +640,7 @@ async def test_set_addresses_moves_to_other_brokers() -> None:
         one.push(*numbers(2))
         async with client(one).consumer("t", "c", auto_finish=False) as consumer:
             in_hand = await anext(aiter(consumer))
-            consumer.set_addresses([parse_address(two.address)])
+            consumer.set_addresses([two.address])
             await one.until(lambda: one.requeued == [(b"1", 0)])
             two.push(b"two")
             assert (await anext(aiter(consumer))).finish()
@@ -557,6 +666,19 @@ async def test_the_client_closes_what_it_made() -> None:
 
 
 @in_loop
+async def test_leaving_a_client_gives_back_what_a_left_loop_had() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(*numbers(2))
+        async with client(broker) as subject:
+            consumer = subject.consumer("t", "c")
+            await consumer.start()
+            async for _ in consumer:
+                break
+        assert sorted(broker.requeued) == [(b"0", 0), (b"1", 0)]
+        assert not broker.sessions
+
+
+@in_loop
 async def test_names_and_states_are_checked() -> None:
     subject = Client("127.0.0.1:1")
     with pytest.raises(MessageInvalid, match="topic 'a b'"):
@@ -569,3 +691,5 @@ async def test_names_and_states_are_checked() -> None:
     with pytest.raises(ClientClosed, match="not started"):
         consumer.set_addresses([])
     await consumer.stop()
+    with pytest.raises(ConfigError, match="not an address"):
+        subject.consumer("t", "c").set_addresses(["here:there"])

@@ -19,6 +19,7 @@ from penstock import (
     PublishRefused,
     PublishTimeout,
 )
+from penstock.sdk.options import OnLost
 from tests.integration.sdk_fake_nsqd import FakeNsqd, Session, frame, in_loop, turns_until
 
 
@@ -362,6 +363,48 @@ async def test_close_waits_for_answers() -> None:
         with pytest.raises(ClientClosed, match="make a new one"):
             await producer.start()
         await broker.until(lambda: not broker.sessions)
+
+
+@in_loop
+@pytest.mark.parametrize("on_lost", ["resend", "fail"])
+async def test_a_close_that_is_given_up_tells_everybody(on_lost: OnLost) -> None:
+    async with FakeNsqd() as broker:
+        producer = client(broker).producer(
+            on_lost=on_lost, batches_in_flight=1, batch_messages=1, pending_bytes_max=20
+        )
+        await producer.start()
+        held = Held(broker)
+        sent, unsent, held_back = [
+            asyncio.create_task(producer.publish("t", body))
+            for body in (b"one", b"two, no room behind", b"three")
+        ]
+        await broker.until(lambda: len(held.waiting) == 1)
+        closing = asyncio.create_task(producer.close())
+        with pytest.raises(ClientClosed, match="was not sent"):
+            await held_back
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(PublishLost, match="may have been kept") as lost:
+            await sent
+        assert (lost.value.not_kept, lost.value.unknown) == (0, 1)
+        with pytest.raises(PublishError, match="it was not kept") as kept_back:
+            await unsent
+        assert (kept_back.value.not_kept, kept_back.value.unknown) == (1, 0)
+        await broker.until(lambda: not broker.sessions)
+        # Nothing goes on connecting in the background.
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@in_loop
+async def test_many_who_wait_for_room_share_commands() -> None:
+    async with (
+        FakeNsqd() as broker,
+        client(broker).producer(pending_bytes_max=10_000) as producer,
+    ):
+        await asyncio.gather(*(producer.publish("t", b"%99d" % i) for i in range(5000)))
+        assert len(broker.topics["t"]) == 5000
+        assert len(commands(broker, b"PUB", b"MPUB")) < 500
 
 
 @in_loop

@@ -22,7 +22,7 @@ from penstock.sdk.options import (
     ConsumerOptions,
     ProducerKeywords,
     ProducerOptions,
-    parse_address,
+    parse_addresses,
 )
 from penstock.sdk.producer import Producer
 
@@ -41,17 +41,17 @@ class Client:
     def __init__(
         self, addresses: str | Iterable[str] = LOCAL, **options: Unpack[ClientKeywords]
     ) -> None:
-        texts = [addresses] if isinstance(addresses, str) else list(addresses)
-        if not texts:
+        self.addresses: tuple[Address, ...] = parse_addresses(addresses)
+        if not self.addresses:
             raise ConfigError("a client needs at least one address, for example localhost:4150")
-        self.addresses: tuple[Address, ...] = tuple(parse_address(text) for text in texts)
         self.options = ClientOptions(**options)
-        self._opened: list[Producer | Consumer] = []
+        self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
 
     def producer(self, **options: Unpack[ProducerKeywords]) -> Producer:
         """Publishes over one of the addresses, and over another when that one fails."""
         producer = Producer(self.addresses, self.options, ProducerOptions(**options))
-        self._remember(producer)
+        self._producers = [*(other for other in self._producers if not other.closed), producer]
         return producer
 
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerKeywords]) -> Consumer:
@@ -59,20 +59,17 @@ class Client:
         consumer = Consumer(
             topic, channel, self.addresses, self.options, ConsumerOptions(**options)
         )
-        self._remember(consumer)
+        self._consumers = [*(other for other in self._consumers if not other.closed), consumer]
         return consumer
-
-    def _remember(self, opened: Producer | Consumer) -> None:
-        self._opened = [other for other in self._opened if not other.closed]
-        self._opened.append(opened)
 
     async def close(self) -> None:
         """Stop all consumers and close all producers that this client made."""
-        opened, self._opened = self._opened, []
-        consumers = [each.stop() for each in opened if isinstance(each, Consumer)]
-        await asyncio.gather(*consumers)
+        for consumer in self._consumers:
+            consumer.request_stop()
+        for consumer in self._consumers:
+            await consumer.stop()
         # Producers last: handlers that are still at work may publish.
-        await asyncio.gather(*(each.close() for each in opened if isinstance(each, Producer)))
+        await asyncio.gather(*(producer.close() for producer in self._producers))
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,6 +80,10 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for consumer in self._consumers:
+            consumer.request_stop(0 if error is not None else None)
+        for consumer in self._consumers:
+            await consumer.__aexit__(kind, error, trace)
         await self.close()
 
     @classmethod

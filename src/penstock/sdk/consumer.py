@@ -35,7 +35,7 @@ from penstock.sdk.errors import BrokerUnreachable, ClientClosed, MessageInvalid,
 from penstock.sdk.iteration import Iteration
 from penstock.sdk.link import Link
 from penstock.sdk.message import Message
-from penstock.sdk.options import Address, ClientOptions, ConsumerOptions
+from penstock.sdk.options import Address, ClientOptions, ConsumerOptions, parse_addresses
 
 log = logging.getLogger("penstock.sdk")
 
@@ -82,7 +82,7 @@ class Consumer:
                 raise MessageInvalid(f"{what} {name!r} is not a name; a name is {NAME_RULE}")
         self.topic = topic
         self.channel = channel
-        self._wanted = tuple(dict.fromkeys(addresses))
+        self._wanted = tuple(addresses)
         self._client = client
         self._options = options
         self._random = Random()
@@ -90,7 +90,7 @@ class Consumer:
         self._links: list[Link] = []
         self._buffer: deque[Message] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._iterations: dict[asyncio.Task[object] | None, Iteration] = {}
+        self._iterations: dict[asyncio.Task[object], Iteration] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         self._turn_at = 0.0
@@ -118,9 +118,14 @@ class Consumer:
             return
         self._loop = asyncio.get_running_loop()
         self._turn_at = self._loop.time()
-        outcomes = await asyncio.gather(
-            *(self._connect(address) for address in self._wanted), return_exceptions=True
-        )
+        try:
+            outcomes = await asyncio.gather(
+                *(self._connect(address) for address in self._wanted), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            for link in list(self._links):
+                link.abort()
+            raise
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         hopeless = [failure for failure in failures if not _may_pass(failure)]
         if hopeless or len(failures) == len(outcomes):
@@ -149,10 +154,9 @@ class Consumer:
     ) -> None:
         seconds = 0 if error is not None else None
         self.request_stop(seconds)
-        # A loop was left with a message in hand: it was not worked through, so it goes back.
-        for iteration in self._iterations.values():
+        iteration = self._iterations.get(_this_task())
+        if iteration is not None:
             iteration.give_back()
-        self._iterations.clear()
         await self.stop(seconds)
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - a drain's budget
@@ -163,8 +167,10 @@ class Consumer:
         only begins all that, since the caller's own message is part of what is waited for.
         """
         self.request_stop(timeout)
-        task = asyncio.current_task()
-        if self._stopped is not None and task not in self._workers and task not in self._iterations:
+        task = _this_task()
+        iteration = self._iterations.get(task)
+        for_itself = task in self._workers or (iteration is not None and iteration.at_work)
+        if self._stopped is not None and not for_itself:
             await asyncio.shield(self._stopped)
 
     def request_stop(self, timeout: float | None = None) -> None:
@@ -176,6 +182,10 @@ class Consumer:
             # First of all, or the broker would send to us again what is now given back.
             for link in self._links:
                 link.begin_close()
+            # At once, or a loop that does not await would be given what waits here.
+            self._give_back(self._buffer)
+            self._buffer.clear()
+            self._wake_all()
             seconds = self._options.drain_timeout if timeout is None else timeout
             self._stopped = self._loop.create_task(self._stop(seconds))
             self._stopped.add_done_callback(report_bug)
@@ -185,9 +195,6 @@ class Consumer:
             timer.cancel()
         for keeper in self._keepers.values():
             keeper.cancel()
-        self._give_back(self._buffer)
-        self._buffer.clear()
-        self._wake_all()
         try:
             left = await self._drain(seconds)
             if left:
@@ -204,6 +211,9 @@ class Consumer:
         finally:
             for link in list(self._links):
                 link.abort()
+            for task in self._iterations:
+                task.remove_done_callback(self._end_iteration)
+            self._iterations.clear()
 
     async def _drain(self, seconds: float) -> int:
         """Waits until nothing is in hand; how many messages still are."""
@@ -241,23 +251,28 @@ class Consumer:
     # --- taking messages -------------------------------------------------------------------------
 
     def __aiter__(self) -> Iteration:
-        """Each task has an iteration of its own, so that none finishes another's message."""
-        task = asyncio.current_task()
-        for ended in [other for other in self._iterations if other is not None and other.done()]:
-            self._iterations.pop(ended).give_back()
-        iteration = self._iterations.get(task)
-        if iteration is None:
-            iteration = self._iterations[task] = Iteration(self)
+        """Each task has an iteration of its own, so that none finishes another's message.
+
+        A task is in one loop at a time: what an earlier one was left with goes back.
+        """
+        task = _this_task()
+        earlier = self._iterations.get(task)
+        if earlier is None:
+            task.add_done_callback(self._end_iteration)
+        else:
+            earlier.give_back()
+        iteration = self._iterations[task] = Iteration(self)
         return iteration
 
-    def end_iteration(self, iteration: Iteration) -> None:
-        """It came to its end."""
-        for task in [task for task, other in self._iterations.items() if other is iteration]:
-            del self._iterations[task]
+    def _end_iteration(self, task: asyncio.Task[object]) -> None:
+        """The task has ended, perhaps by an exception in the loop's body."""
+        self._iterations.pop(task).give_back()
 
     async def next_message(self) -> Message | None:
         """The next message, for the program to settle; None when the consumer has stopped."""
-        if not self._buffer or self._loop.time() - self._turn_at > TURN_EVERY:
+        if self._buffer and self._loop.time() - self._turn_at > TURN_EVERY:
+            await self._give_turn()
+        if not self._buffer:
             await self._wait_for_messages()
         return self._buffer.popleft() if self._buffer else None
 
@@ -267,7 +282,9 @@ class Consumer:
         Waits for the first one; the list is empty after ``wait`` seconds and when the consumer has
         stopped.
         """
-        if not self._buffer or self._loop.time() - self._turn_at > TURN_EVERY:
+        if self._buffer and self._loop.time() - self._turn_at > TURN_EVERY:
+            await self._give_turn()
+        if not self._buffer:
             try:
                 async with asyncio.timeout(wait):
                     await self._wait_for_messages()
@@ -325,11 +342,13 @@ class Consumer:
                 if not message.settled:
                     message.finish()
 
+    async def _give_turn(self) -> None:
+        await asyncio.sleep(0)
+        self._turn_at = self._loop.time()
+
     async def _wait_for_messages(self) -> None:
-        """Gives the loop a turn; returns when there is a message, or none will come any more."""
+        """Returns when there is a message, or none will come any more."""
         self._check_started()
-        if self._buffer:
-            await asyncio.sleep(0)
         while not self._buffer and not self._stopping:
             if self._failure is not None:
                 raise self._failure
@@ -360,12 +379,13 @@ class Consumer:
 
     # --- addresses and connections ---------------------------------------------------------------
 
-    def set_addresses(self, addresses: Iterable[Address]) -> None:
+    def set_addresses(self, addresses: str | Iterable[str]) -> None:
         """Consume from these brokers from now on: connects to new ones, drains those not named."""
+        wanted = parse_addresses(addresses)
         self._check_started()
         if self._stopping:
             return
-        self._wanted = tuple(dict.fromkeys(addresses))
+        self._wanted = wanted
         for address in self._keepers.keys() - set(self._wanted):
             self._keepers.pop(address).cancel()
             for link in self._links:
@@ -557,6 +577,12 @@ class Consumer:
                 if raw_id in seen:
                     link.extend(message)
         self._later(self._touch_interval(), self._touch_all, frozenset(now))
+
+
+def _this_task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    assert task is not None, "only code that runs in a task can wait for messages"
+    return task
 
 
 def _may_pass(failure: BaseException) -> bool:

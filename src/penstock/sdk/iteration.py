@@ -15,8 +15,6 @@ class Iterated(Protocol):
 
     async def next_message(self) -> Message | None: ...
 
-    def end_iteration(self, iteration: Iteration) -> None: ...
-
 
 class Iteration:
     """One task's ``async for``; with auto_finish, asking for a message finishes the one before."""
@@ -35,18 +33,20 @@ class Iteration:
         in_hand = self._in_hand
         if in_hand is not None:
             self._in_hand = None
-            if not in_hand.settled:
+            if self._auto_finish and not in_hand.settled:
                 in_hand.finish()
-        message = await self._consumer.next_message()
-        if message is None:
-            self._consumer.end_iteration(self)
+        self._in_hand = await self._consumer.next_message()
+        if self._in_hand is None:
             raise StopAsyncIteration
-        if self._auto_finish:
-            self._in_hand = message
-        return message
+        return self._in_hand
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the loop's body has a message that is not settled."""
+        return self._in_hand is not None and not self._in_hand.settled
 
     def give_back(self) -> None:
         """The loop was left: what it had in hand was not worked through."""
-        if self._in_hand is not None and not self._in_hand.settled:
-            self._in_hand.requeue(0)
-        self._in_hand = None
+        message, self._in_hand = self._in_hand, None
+        if message is not None and self._auto_finish and not message.settled:
+            message.requeue(0)

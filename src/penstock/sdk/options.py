@@ -8,6 +8,7 @@ everywhere in Python; only the wire counts in milliseconds.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from socket import gethostname
 from typing import Literal, NamedTuple, TypedDict
@@ -62,6 +63,11 @@ def parse_address(text: str) -> Address:
             f"{text!r} is not an address; write host:port, for example localhost:4150"
         )
     return Address(host, int(port))
+
+
+def parse_addresses(texts: str | Iterable[str]) -> tuple[Address, ...]:
+    """One address or several, each once."""
+    return tuple(dict.fromkeys(map(parse_address, [texts] if isinstance(texts, str) else texts)))
 
 
 def _require(condition: bool, sentence: str) -> None:

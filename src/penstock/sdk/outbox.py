@@ -194,6 +194,15 @@ class Outbox:
             self._release(batch)
         return [batch for batch in dropped if not batch.given_up]
 
+    def drop_all(self) -> list[Batch]:
+        """Nothing more will be sent: all is given to the caller to fail."""
+        self.seal()
+        unsent = list(self._ready)
+        self._ready.clear()
+        for batch in unsent:
+            self._release(batch)
+        return self.drop_sent() + unsent
+
     def expire(self, now: float) -> list[Batch]:
         """Batches whose deadline has passed, for the caller to fail.
 

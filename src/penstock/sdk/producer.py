@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,6 +46,7 @@ from penstock.sdk.errors import (
 )
 from penstock.sdk.options import Address, ClientOptions, ProducerOptions
 from penstock.sdk.outbox import Batch, Outbox
+from penstock.sdk.room import Room
 
 log = logging.getLogger("penstock.sdk")
 
@@ -81,7 +81,7 @@ class Producer:
         self._options = options
         self._outbox = Outbox(options.batch_messages, options.batch_bytes)
         self._known_topics: set[str] = set()
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room = Room(self._outbox, options.pending_bytes_max)
         self._connection: Connection[None] | None = None
         self._writable = True
         self._connected_at = 0.0
@@ -110,6 +110,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         await self._connect_any()
         self._started = True
+        self._room.open()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -145,9 +146,7 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        for waiter in self._room:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._room.close(lambda: ClientClosed("this producer was closed; the message was not sent"))
         try:
             await self.flush()
             if self._connection is not None:
@@ -158,6 +157,9 @@ class Producer:
                     timer.cancel()
             if self._reconnecting is not None:
                 self._reconnecting.cancel()
+            # What a close that was given up leaves behind, or its publishers would wait for ever.
+            for batch in self._outbox.drop_all():
+                self._fail_lost(batch, "the producer was closed")
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.abort("closed")
@@ -195,12 +197,14 @@ class Producer:
         if not 0 < len(body) <= self._options.message_bytes_max:
             raise MessageInvalid(self._size_complaint(len(body)))
         delay_ms = _delay_ms(delay) if delay else 0
-        await self._ready_for_more()
+        outbox = self._outbox
+        if outbox.pending_bytes >= self._room.free_below:
+            await self._wait_for_room(len(body))
         deadline = self._loop.time() + self._options.publish_timeout
         if delay_ms:
-            batch = self._outbox.add_delayed(topic, body, delay_ms, deadline)
+            batch = outbox.add_delayed(topic, body, delay_ms, deadline)
         else:
-            batch = self._outbox.add(topic, body, deadline)
+            batch = outbox.add(topic, body, deadline)
         receipt: asyncio.Future[None] = self._loop.create_future()
         batch.receipts.append(receipt)
         if not self._turn_ends:
@@ -223,7 +227,8 @@ class Producer:
         while chunk := list(islice(source, self._options.batch_messages)):
             try:
                 checked, body_bytes = self._check_bodies(chunk, outcome.total)
-                await self._ready_for_more()
+                if self._outbox.pending_bytes >= self._room.free_below:
+                    await self._wait_for_room(body_bytes)
             except (MessageInvalid, PublishTimeout, ClientClosed) as error:
                 outcome.stopped = error
                 break
@@ -268,45 +273,23 @@ class Producer:
             "(message_bytes_max; the broker has one of its own, max-msg-size)"
         )
 
-    async def _ready_for_more(self) -> None:
-        """Back-pressure: returns when a message may be added, in the order of asking."""
-        if self._closed or not self._started:
-            raise ClientClosed(
-                "this producer is closed; the message was not sent"
-                if self._closed
-                else "this producer was not started; use `async with` or call start()"
-            )
-        if self._outbox.pending_bytes < self._options.pending_bytes_max and not self._room:
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._room.append(waiter)
-        try:
-            async with asyncio.timeout(self._options.publish_timeout):
-                await waiter
-        except TimeoutError:
-            raise PublishTimeout(
-                f"no room for the message within {self._options.publish_timeout:g} s: "
-                f"{self._outbox.pending_bytes} bytes wait for the broker{self._because()}; "
-                "it was not sent; publish it again",
-                not_kept=1,
-            ) from None
-        finally:
-            if not waiter.done():
-                self._room.remove(waiter)
-            # The next in line, if there is room for it too: this one has added nothing yet, so at
-            # most one message more than the limit is taken.
-            self._loop.call_soon(self._offer_room)
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Back-pressure: returns when so many bytes may be added, in the order of asking."""
+        if self._closed:
+            raise ClientClosed("this producer is closed; the message was not sent")
+        if not self._started:
+            raise ClientClosed("this producer was not started; use `async with` or call start()")
+        await self._room.wait(size_bytes, self._loop.time() + self._options.publish_timeout)
         if self._closed:
             raise ClientClosed("this producer was closed; the message was not sent")
 
-    def _offer_room(self) -> None:
-        if self._outbox.pending_bytes >= self._options.pending_bytes_max:
-            return
-        while self._room:
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+    def _no_room(self) -> PublishTimeout:
+        return PublishTimeout(
+            f"no room for the message within {self._options.publish_timeout:g} s: "
+            f"{self._outbox.pending_bytes} bytes wait for the broker{self._because()}; "
+            "it was not sent; publish it again",
+            not_kept=1,
+        )
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -369,7 +352,8 @@ class Producer:
                     f"{self._because()}; it was not kept: publish it again"
                 )
                 self._fail(batch, partial(PublishTimeout, sentence, not_kept=1))
-        self._offer_room()
+        self._room.expire(self._loop.time(), self._no_room)
+        self._room.give()
         self._pump()
 
     def _because(self) -> str:
@@ -381,6 +365,20 @@ class Producer:
             if not receipt.done():
                 # One error each: they are raised in different places and collect different traces.
                 receipt.set_exception(new_error())
+
+    def _fail_lost(self, batch: Batch, event: str) -> None:
+        if batch.attempts:
+            sentence = (
+                f"{event} before the broker answered for a message to {batch.topic!r}; it may have "
+                "been kept: publishing it again can make a duplicate"
+            )
+            self._fail(batch, partial(PublishLost, sentence, unknown=1))
+        else:
+            sentence = (
+                f"{event} before a message to {batch.topic!r} was sent; it was not kept: "
+                "publish it again"
+            )
+            self._fail(batch, partial(PublishError, sentence, not_kept=1))
 
     # --- what the connection calls ---------------------------------------------------------------
 
@@ -401,7 +399,7 @@ class Producer:
             if not receipt.done():
                 receipt.set_result(None)
         if self._room:
-            self._offer_room()
+            self._room.give()
         if self._outbox.idle:
             self._outbox.seal()
         self._pump()
@@ -422,7 +420,7 @@ class Producer:
             f"it was not kept: {advice}"
         )
         self._fail(batch, partial(PublishRefused, sentence, code=code, not_kept=1, retry=retry))
-        self._offer_room()
+        self._room.give()
         self._pump()
 
     def on_writable(self, writable: bool) -> None:
@@ -443,13 +441,8 @@ class Producer:
             self._resent += self._outbox.return_sent()
         else:
             for batch in self._outbox.drop_sent():
-                sentence = (
-                    f"lost the connection to {address} ({reason}) before it answered for a "
-                    f"message to {batch.topic!r}; it may have been kept: publishing it again can "
-                    "make a duplicate"
-                )
-                self._fail(batch, partial(PublishLost, sentence, unknown=1))
-            self._offer_room()
+                self._fail_lost(batch, self._trouble)
+            self._room.give()
         if self._closed and not self._outbox.pending_messages:
             return  # as close() asked for
         log.warning("%s; reconnecting", self._trouble)

@@ -85,6 +85,14 @@ class OutboxMachine(RuleBasedStateMachine):
         assert self.outbox.drop_sent() == [batch for batch in self.wire if not batch.given_up]
         self.wire.clear()
 
+    @rule()
+    def close(self) -> None:
+        told = [body for batch in self.outbox.drop_all() for body in batch.bodies]
+        assert {body for bodies in self.waiting.values() for body in bodies} <= set(told)
+        assert self.outbox.pending_messages == self.outbox.pending_bytes == 0
+        self.wire.clear()
+        self.waiting = {"a": [], "b": []}
+
     @rule(seconds=st.sampled_from([1.0, 11.0]))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
