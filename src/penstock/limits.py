@@ -21,12 +21,6 @@ COMMAND_LINE_BYTES_MAX = 16 * KIB
 # nsqd's limit for topic and channel names, `#ephemeral` included.
 NAME_CHARS_MAX = 64
 
-# 16 hex characters: fixed by the message frame.
-MESSAGE_ID_BYTES = 16
-
-# A message frame beside its body: size 4, type 4, timestamp 8, attempts 2, id 16.
-MESSAGE_FRAME_OVERHEAD_BYTES = 34
-
 # Attempts travel as u16; nsqd wraps around, Penstock stays at the top.
 ATTEMPTS_MAX = 65_535
 

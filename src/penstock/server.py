@@ -71,17 +71,13 @@ class Server:
 
 
 def host_options(settings: Settings) -> HostOptions:
-    default = TopicPolicy(settings.partitions, settings.durability.value)
     policies = {
-        name: TopicPolicy(
-            topic.partitions or default.partitions,
-            topic.durability.value if topic.durability is not None else default.durability,
-        )
-        for name, topic in settings.topics.items()
+        name: TopicPolicy(settings.partitions_of(name), settings.durability_of(name).value)
+        for name in settings.topics
     }
     return HostOptions(
         broker=BrokerOptions(
-            default_policy=default,
+            default_policy=TopicPolicy(settings.partitions, settings.durability.value),
             policies=policies,
             max_timeout_ns=settings.max_msg_timeout_ms * 1_000_000,
             ephemeral_backlog_max=settings.mem_queue_size,

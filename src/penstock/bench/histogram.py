@@ -16,13 +16,12 @@ _SUB_BUCKETS = 1 << _KEPT_BITS
 class Histogram:
     """Counts of nanoseconds."""
 
-    __slots__ = ("_counts", "total", "max_ns", "_sum_ns")
+    __slots__ = ("_counts", "total", "max_ns")
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self.total = 0
         self.max_ns = 0
-        self._sum_ns = 0
 
     def record(self, duration_ns: int, count: int = 1) -> None:
         """``count`` events that took this long; a clock's step back counts as 0."""
@@ -30,14 +29,12 @@ class Histogram:
         shift = max(duration_ns.bit_length() - _KEPT_BITS - 1, 0)
         self._counts[shift * _SUB_BUCKETS + (duration_ns >> shift)] += count
         self.total += count
-        self._sum_ns += duration_ns * count
         self.max_ns = max(self.max_ns, duration_ns)
 
     def add(self, other: Histogram) -> None:
         """Take in another histogram's counts."""
         self._counts.update(other._counts)
         self.total += other.total
-        self._sum_ns += other._sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
 
     def percentile_ns(self, percent: float) -> int:
@@ -49,10 +46,6 @@ class Histogram:
             if seen >= wanted:
                 return min(_highest_of(bucket), self.max_ns)
         return self.max_ns
-
-    def mean_ns(self) -> float:
-        """The arithmetic mean; 0 if there were no events."""
-        return self._sum_ns / self.total if self.total else 0.0
 
     def in_ms(self, prefix: str) -> dict[str, float]:
         """The usual percentiles, as metrics in milliseconds."""

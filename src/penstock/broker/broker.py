@@ -33,6 +33,7 @@ from penstock.broker.topic import (
     parse_lane_key,
 )
 from penstock.errors import OperatingError
+from penstock.names import is_ephemeral
 from penstock.protocol.block import TAG_MAX
 
 
@@ -167,7 +168,7 @@ class Broker:
         if policy is None:
             policy = self.options.policies.get(name, self.options.default_policy)
         tags = {key: [self.take_tag()] for key in first_lane_keys(policy.partitions)}
-        durability = "memory" if name.endswith("#ephemeral") else policy.durability
+        durability = "memory" if is_ephemeral(name) else policy.durability
         topic = Topic(self, name, new_document(policy.partitions, durability, now_ns, tags))
         for key, lane_tags in tags.items():
             self.add_lane(topic, key, lane_tags)

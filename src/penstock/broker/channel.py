@@ -40,6 +40,7 @@ from penstock.broker.lanes import Lane
 from penstock.broker.lease import NO_HOLES, Lease, LeaseTable
 from penstock.broker.progress import Progress
 from penstock.broker.subscriber import Subscriber
+from penstock.names import is_ephemeral
 from penstock.protocol.block import NUMBER_BITS, NUMBER_MASK
 from penstock.protocol.journal import (
     EMPTIED,
@@ -90,7 +91,7 @@ class Channel:
         self.max_timeout_ns = max_timeout_ns
         self.paused = False
         self.gone = False
-        self.ephemeral = name.endswith("#ephemeral")
+        self.ephemeral = is_ephemeral(name)
         self.backlog_max: int | None = None  # ephemeral channels jump forward beyond it
         self.progress: list[Progress] = []  # in the order they are drained
         self.by_tag: dict[int, tuple[Progress, int]] = {}

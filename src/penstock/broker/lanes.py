@@ -33,7 +33,6 @@ from penstock.protocol.block import (
 )
 
 BLOCK_BYTES_MAX = 1 << 20  # a cold read takes whole blocks: larger ones would cost memory
-BLOCK_MESSAGES_MAX = 16384
 RESERVATION = 1_000_000
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.broker.channel import Alarmed
-from penstock.broker.lanes import BLOCK_BYTES_MAX, Lane, LaneOwner, Moved, Turn, lane_key
+from penstock.broker.lanes import BLOCK_BYTES_MAX, Lane, LaneOwner, Moved, Turn
 from penstock.broker.schedule import Schedule
 from penstock.errors import OperatingError
 from penstock.protocol.block import DELAY_LANE, Block
@@ -207,9 +207,6 @@ class Partition:
             for record in batch.records:
                 if record[0] == MOVED:
                     self.marks[record[1]] = record
-
-    def key_of(self, lane: int) -> str:
-        return lane_key(self.number, lane)
 
 
 class _Move:

@@ -19,6 +19,7 @@ from penstock.broker.channel import Channel, ChannelHost
 from penstock.broker.lanes import Lane, LaneOwner, Turn, lane_key
 from penstock.broker.partition import Partition, PartitionHost
 from penstock.broker.progress import Progress
+from penstock.names import is_ephemeral
 from penstock.protocol.block import DELAY_LANE, Block
 
 Marks = dict[str, int]
@@ -66,7 +67,7 @@ class Topic:
     def __init__(self, host: TopicHost, name: str, document: TopicDocument) -> None:
         self.host = host
         self.name = name
-        self.ephemeral = name.endswith("#ephemeral")
+        self.ephemeral = is_ephemeral(name)
         self.durability = document["durability"]
         self.created_ns = document["created_ns"]
         self.unclaimed = document["unclaimed"]
@@ -98,9 +99,7 @@ class Topic:
             "unclaimed": self.unclaimed,
             "paused": self.paused,
             "channels": {
-                name: started
-                for name, started in self.started.items()
-                if not name.endswith("#ephemeral")
+                name: started for name, started in self.started.items() if not is_ephemeral(name)
             },
         }
         if self.jumps:

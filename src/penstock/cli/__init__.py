@@ -61,7 +61,7 @@ examples:
   penstock VERB --help                    what a verb can do
 
 exit codes: 0 done · 1 the work failed · 2 wrong argument or setting · 3 damaged data found ·
-130 interrupted
+70 a bug in Penstock · 130 interrupted
 """
 
 

@@ -54,6 +54,7 @@ from struct import Struct
 from zlib import crc32
 
 from penstock.errors import CorruptionError
+from penstock.limits import ATTEMPTS_MAX
 
 MAGIC = b"PSB1"
 VERSION = 1
@@ -71,7 +72,7 @@ FLAG_IDS = 2
 FLAG_WAKES = 4
 FLAG_MARK = 8
 FLAG_ATTRIBUTES = 16
-FLAG_CODEC = 0x0F00  # 0 plain; the messages work adds codecs here
+FLAG_CODEC = 0x0F00  # how the messages are compressed; 0, the only one of version 1, is not at all
 KNOWN_FLAGS = FLAG_SEQS | FLAG_IDS | FLAG_WAKES | FLAG_MARK | FLAG_ATTRIBUTES
 
 DELAY_LANE = -(2**31)  # not a priority: the log of messages that wait for their due time
@@ -207,7 +208,7 @@ class Block:
 
 def with_attempts(frame: bytes, attempts: int) -> bytes:
     """The frame as it goes out again: the same bytes with another number of attempts."""
-    return b"%b%b%b" % (frame[:16], min(attempts, 65535).to_bytes(2, "big"), frame[18:])
+    return b"%b%b%b" % (frame[:16], min(attempts, ATTEMPTS_MAX).to_bytes(2, "big"), frame[18:])
 
 
 def form_frames(

@@ -30,6 +30,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from penstock.errors import CorruptionError
+from penstock.limits import ATTEMPTS_MAX
 
 MAGIC = b"PSJ1"
 BATCH = Struct("<4sIIIIQ")
@@ -81,7 +82,7 @@ def encode_batch(batch: Batch, synced_bytes: int = 0) -> bytes:
     pack = RECORD.pack
     records = b"".join(
         [
-            pack(kind, min(attempts, 65535), log, low, high, at_ns, value)
+            pack(kind, min(attempts, ATTEMPTS_MAX), log, low, high, at_ns, value)
             for kind, log, low, high, attempts, at_ns, value in batch.records
         ]
     )

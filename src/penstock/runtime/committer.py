@@ -102,8 +102,6 @@ class Committer:
         self.unwritten: list[Commit] = []  # to be written and synced off the loop
         self.alone_count = 0  # of commits under way by themselves
         self.together = False  # a group of commits is under way
-        self.commit_count = 0
-        self.sync_count = 0
 
     # -- the turn
 
@@ -171,7 +169,6 @@ class Committer:
             self._write(Commit(writer, blocks, turn, size), None)
 
     def _write(self, commit: Commit, error: Exception | None) -> None:
-        self.commit_count += 1
         writer = commit.writer
         if error is not None:
             self._written(commit, error)
@@ -225,7 +222,6 @@ class Committer:
             self.alone_count -= 1
             if synced_end:
                 commit.writer.lane.synced_end = synced_end
-                self.sync_count += 1
             self._written(commit, failure)
             self.wake()
 
@@ -251,7 +247,6 @@ class Committer:
             self.together = False
             if failure is not None:
                 raise failure  # our bug: end loudly
-            self.sync_count += 1
             for commit, outcome in zip(commits, outcomes or (), strict=True):
                 if isinstance(outcome, int):
                     commit.writer.lane.synced_end = outcome
@@ -327,7 +322,6 @@ class Committer:
 
         def then(synced_end: int | None, failure: Exception | None) -> None:
             writer.syncing = False
-            self.sync_count += 1
             lane = writer.lane
             if failure is not None:
                 lane.refusal = _as_operating(lane, failure)

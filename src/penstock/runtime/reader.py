@@ -49,7 +49,6 @@ class Reader:
         self.on_damage = on_damage
         self.under_way: dict[tuple[Lane, int], list[Channel | Partition]] = {}
         self.failing: set[Lane] = set()
-        self.read_count = 0
 
     def fetch(self) -> None:
         """Start on everything the turn left wanted."""
@@ -74,7 +73,6 @@ class Reader:
         if writer is None:
             return
         self.under_way[key] = [who]
-        self.read_count += 1
         end = lane.durable_end
         self.pool.submit(
             partial(_read, writer.log, seq, bytes_max, end), partial(self._arrived, key, end)

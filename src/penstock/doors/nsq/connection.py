@@ -80,13 +80,11 @@ class Connection(Wire):
         self.allowed: set[tuple[str, str]] = set()
         self.heard_at_ns = 0
         self.beat_at_ns = 0
-        self.connected_at_ns = 0
 
     # -- the wire's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.connected_at_ns = self.clock.now_ns()
         self.door.connections[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
