@@ -7,7 +7,7 @@ that was answered may be missing.
 
 `make sim` runs many seeds (SIM_SEEDS=n). When one fails, its message ends with what runs it again:
 
-    PENSTOCK_SIM_SEED=n python -m pytest tests/sim
+    PENSTOCK_SIM_SEED=n python -m pytest tests/sim -k promises_are_kept
 
 PENSTOCK_SIM_FIRST=n begins with another seed than 0: seeds nobody has run.
 """
