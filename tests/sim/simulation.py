@@ -159,7 +159,8 @@ class Simulation:
             raise Violation(
                 f"seed {self.seed} ({self.profile}): {type(error).__name__}: {error}\n"
                 f"what the nemesis did:\n{trace}\n"
-                f"again: PENSTOCK_SIM_SEED={self.seed} python -m pytest tests/sim -k promises_are_kept"
+                f"again: PENSTOCK_SIM_SEED={self.seed}"
+                " python -m pytest tests/sim -k promises_are_kept"
             ) from error
         finally:
             self._take_down()
