@@ -22,6 +22,7 @@ from penstock.storage.file.verify import (
     Report,
     check_journal,
     check_log,
+    check_redo,
     check_state,
     missing_end,
 )
@@ -100,8 +101,10 @@ def run(args: argparse.Namespace) -> int:
 def reports(
     survey: Survey, known: Mapping[str, bytes], topics: list[str], meter: Meter, summary: Summary
 ) -> Iterator[tuple[dict[str, str], Report]]:
-    """What was found, each with the names of what was looked at: the state, then all topics."""
+    """What was found, each with the names of what was looked at: the state, redo files, then all
+    topics."""
     yield {}, check_state(survey)
+    yield {"redo": "files"}, check_redo(survey)
     for topic in topics:
         summary.topics += 1
         if f"topic/{topic}" not in known:
@@ -157,7 +160,7 @@ def as_json(kind: str, where: dict[str, str], finding: Finding) -> dict[str, obj
 
 def as_text(found: dict[str, object]) -> str:
     """The same for people."""
-    names = ("topic", "log", "journal")
+    names = ("redo", "topic", "log", "journal")
     where = ", ".join([f"{name} {found[name]}" for name in names if name in found])
     title = "DAMAGE" if found["kind"] == "damage" else "note"
     lines = [f"{title}: {where or 'state'}: {found['found']}"]

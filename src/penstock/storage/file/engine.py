@@ -171,6 +171,7 @@ class FileEngine:
         below = f"{layout.encoded(topic)}/"
         with self._lock:
             self._closed_logs = {key for key in self._closed_logs if key[0] != topic}
+            self._frozen_logs = {key for key in self._frozen_logs if key[0] != topic}
             self._well_before = {one for one in self._well_before if not one.startswith(below)}
         self._remove(f"{self._root}/{layout.TOPICS}/{layout.encoded(topic)}")
 
@@ -338,6 +339,7 @@ class FileEngine:
             if log.frozen:
                 self._frozen_logs.add(key)
             else:
+                self._frozen_logs.discard(key)  # it was opened again since
                 self._closed_logs.add(key)
 
     def _journal_closed(self, key: tuple[str, str]) -> None:

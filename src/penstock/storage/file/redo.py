@@ -131,25 +131,14 @@ class Redo:
     def forget(self, path: str) -> None:
         """Nothing of this file, or of files below this directory, counts any more; durable when
         this returns."""
-        below = f"{path}/"
         with self._io:
-            files = [*self._full, *([self._current] if self._current is not None else [])]
-            if not any(
-                one == path or one.startswith(below) for file in files for one in file.paths
-            ):
-                return
-            current = self._opened()
-            self._append(current, self._record(current, FORGET, path, 0, ()))
-            for file in files:
-                file.paths = {
-                    one for one in file.paths if one != path and not one.startswith(below)
-                }
+            self._forget(path)
 
     def restore(self, path: str) -> None:
         """Write what is kept for files below a directory to its place, now, and forget it."""
         with self._io:
             self._flush_to(path)
-        self.forget(path)
+            self._forget(path)
 
     @property
     def wants_clearing(self) -> bool:
@@ -205,6 +194,16 @@ class Redo:
             self._retire(current)
             raise
         current.bytes += sum(map(len, records))
+
+    def _forget(self, path: str) -> None:
+        below = f"{path}/"
+        files = [*self._full, *([self._current] if self._current is not None else [])]
+        if not any(one == path or one.startswith(below) for file in files for one in file.paths):
+            return
+        current = self._opened()
+        self._append(current, self._record(current, FORGET, path, 0, ()))
+        for file in files:
+            file.paths = {one for one in file.paths if one != path and not one.startswith(below)}
 
     def _retire(self, current: _RedoFile) -> None:
         self._full.append(current)

@@ -37,7 +37,7 @@ from penstock.storage.file.files import File, Files
 from penstock.storage.file.index import Covered, decode_index
 from penstock.storage.file.journal import all_batches, whole_batches
 from penstock.storage.file.recovery import tail_of, whole_blocks
-from penstock.storage.file.redo import KEEP, records, redo_numbers
+from penstock.storage.file.redo import kept, redo_numbers
 from penstock.storage.file.segment import Sealed, SyncedEnd, decode_manifest, decode_synced_end
 from penstock.storage.file.state import check_state, decode_state
 from penstock.storage.file.version import check_format
@@ -179,7 +179,7 @@ class Survey:
         if stored is None:
             raise ConfigError(f"{path} is not a data directory: {self._not_ours()}")
         check_format(self.root, form, stored)
-        self.redone = self._redone()
+        self.redone, self.redo_error = self._redone()
 
     def total_bytes(self, topics: list[str]) -> int:
         """What the logs and journals of these topics take, roughly: a broker may be at work."""
@@ -391,21 +391,17 @@ class Survey:
             return f"but {self.root}/{inside[0]} is one"
         return "it has no file 'format'" if names else "it is empty"
 
-    def _redone(self) -> dict[str, tuple[int, int]]:
-        """Where in which file redo files hold bytes, from the first to behind the last: the next
-        start puts them in their place, whatever is there now."""
-        found: dict[str, tuple[int, int]] = {}
-        for number in redo_numbers(self.disk, self.root):
-            path = f"{self.root}/{layout.redo_name(number)}"
-            for kind, name, offset, data in records(path, read_file(self.disk, path) or b""):
-                file = f"{self.root}/{name}"
-                if kind == KEEP:
-                    low, high = found.get(file, (offset, offset))
-                    found[file] = (min(low, offset), max(high, offset + len(data)))
-                else:
-                    for gone in [one for one in found if f"{one}/".startswith(f"{file}/")]:
-                        del found[gone]
-        return found
+    def _redone(self) -> tuple[dict[str, list[tuple[int, int]]], CorruptionError | None]:
+        """Where in which file redo files hold bytes, as (start, end): the next start puts them in
+        their place, whatever is there now; or why it will not."""
+        try:
+            places = kept(self.disk, self.root, redo_numbers(self.disk, self.root))
+        except CorruptionError as error:
+            return {}, error
+        return {
+            f"{self.root}/{name}": [(offset, offset + len(data)) for offset, data in pieces]
+            for name, pieces in places.items()
+        }, None
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[File]:

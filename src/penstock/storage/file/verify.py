@@ -255,8 +255,8 @@ class _LogCheck:
 
     def _tell(self, finding: Finding) -> None:
         """As damage, unless the next start has it in a redo file and puts it in its place."""
-        low, high = self.survey.redone.get(finding.path, (0, 0))
-        if low <= finding.offset < high:
+        redone = self.survey.redone.get(finding.path, ())
+        if any(start <= finding.offset < end for start, end in redone):
             what = f"{finding.what}; a redo file holds it"
             remedy = "nothing: the next start puts it in its place; check again then"
             self.report.notes.append(finding._replace(what=what, remedy=remedy))
@@ -301,6 +301,16 @@ def missing_end(directory: str, end: int, handed_out: int) -> Report:
     what = "the log's end is missing: channels were handed more than it has"
     finding = Finding(what, directory, 0, (end, handed_out), "the rest of the log", BACKUP)
     return Report(damage=[finding])
+
+
+def check_redo(survey: Survey) -> Report:
+    """What was made durable for many logs at once, and is not in all their files yet."""
+    report = Report()
+    if survey.redo_error is not None:
+        remedy = "as it says; `penstock dump` prints the messages that are in their place"
+        what = str(survey.redo_error)
+        report.damage.append(Finding(what, survey.root, 0, None, "all its bytes", remedy))
+    return report
 
 
 def check_state(survey: Survey) -> Report:

@@ -237,3 +237,25 @@ def test_a_log_that_failed_has_all_that_was_answered_when_it_is_opened_again(
     (segment,) = data.glob("topics/a/0/*.seg")
     segment.write_bytes(b"")  # what the page cache may make of it after an error
     assert engine.log("a", 0, 0).bounds().end == 1
+
+
+def test_a_log_that_failed_and_was_opened_again_is_closed_well_at_the_end(
+    opener: Opener, data: Path
+) -> None:
+    engine = opener()
+    logs = logs_of(engine)
+    commit(engine, logs)
+    for log in logs[:2]:
+        log.append(block(1))
+        log.write()
+        failpoint.arm("log.sync=eio")
+        with pytest.raises(LogFrozen):
+            log.sync()
+        log.close()
+    engine.drop_topic("b")
+    again = engine.log("a", 0, 0)
+    commit(engine, [again, logs[2]])
+    engine.close()
+    assert not redo_files(data)
+    engine = opener()
+    assert engine.log("a", 0, 0).bounds().clean

@@ -14,7 +14,13 @@ from penstock.storage.file.disk import RealDisk
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileOptions
 from penstock.storage.file.survey import LogView, Survey
-from penstock.storage.file.verify import LogReport, check_journal, check_log, check_state
+from penstock.storage.file.verify import (
+    LogReport,
+    check_journal,
+    check_log,
+    check_redo,
+    check_state,
+)
 from tests.support.blocks import block, chain
 
 Opener = Callable[..., FileEngine]
@@ -250,6 +256,52 @@ def test_what_a_redo_file_holds_is_put_in_its_place_by_the_next_start(
     opener(path).log("t", 0, 0)
     report = checked(Survey(str(path)))
     assert (report.damage, report.notes, report.messages) == ([], [], 2)
+
+
+def test_damage_between_what_redo_files_hold_is_damage(
+    opener: Opener, killed: Callable[[], Path]
+) -> None:
+    """Commits of a log alone are in no redo file, though those around them are."""
+    engine = opener()
+    logs = [engine.log(topic, 0, 0) for topic in ("t", "u")]
+    starts: list[int] = []
+    for base in range(3):
+        starts.append(logs[0].bounds().bytes)
+        together = logs[:1] if base == 1 else logs
+        for log in together:
+            log.append(block(log.bounds().end))
+        if base == 1:
+            logs[0].write()
+            logs[0].sync()
+        else:
+            engine.commit(together)
+    path = killed()
+    (file,) = segments(path)
+    content = bytearray(file.read_bytes())
+    content[starts[1] + HEADER.size] ^= 1
+    file.write_bytes(content)
+    report = checked(Survey(str(path)))
+    assert [finding.offset for finding in report.damage] == [starts[1]]
+
+
+def test_a_damaged_redo_file_is_shown_and_what_is_in_its_place_can_be_read(
+    opener: Opener, killed: Callable[[], Path]
+) -> None:
+    engine = opener()
+    logs = [engine.log(topic, 0, 0) for topic in ("t", "u")]
+    for base in range(2):
+        for log in logs:
+            log.append(block(base))
+        engine.commit(logs)
+    path = killed()
+    (file,) = path.glob("redo_*")
+    content = bytearray(file.read_bytes())
+    content[60] ^= 1
+    file.write_bytes(content)
+    survey = Survey(str(path))
+    (finding,) = check_redo(survey).damage
+    assert "redo_1 is damaged at offset 0" in finding.what
+    assert checked(survey).messages == 2
 
 
 # --- journals and state
