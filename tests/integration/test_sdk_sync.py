@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -33,9 +34,11 @@ class ThreadedNsqd:
     def push(self, *bodies: bytes) -> None:
         self.loop.call_soon_threadsafe(self.fake.push, *bodies)
 
+    def until(self, condition: Callable[[], bool]) -> None:
+        asyncio.run_coroutine_threadsafe(self.fake.until(condition), self.loop).result(5)
+
     def until_finished(self, *bodies: bytes) -> None:
-        done = self.fake.until(lambda: sorted(self.fake.finished) == sorted(bodies))
-        asyncio.run_coroutine_threadsafe(done, self.loop).result(5)
+        self.until(lambda: sorted(self.fake.finished) == sorted(bodies))
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self.fake.stop(), self.loop).result(5)
@@ -165,7 +168,7 @@ def test_handlers_on_threads(broker: ThreadedNsqd, client: SyncClient) -> None:
         done: list[bytes] = []
 
         def handle(message: SyncMessage) -> None:
-            if len(done) < 3:
+            if int(message.body) < 3:
                 gate.wait()
             if message.body == b"7" and not failed.is_set():
                 failed.set()
@@ -178,6 +181,137 @@ def test_handlers_on_threads(broker: ThreadedNsqd, client: SyncClient) -> None:
     assert sorted(done) == sorted(numbers(20))
     assert sorted(broker.fake.finished) == sorted(numbers(20))
     assert [body for body, _ in broker.fake.requeued] == [b"7"]
+
+
+@pytest.mark.parametrize("how", ["stop", "request_stop"])
+def test_a_handler_can_end_the_run(broker: ThreadedNsqd, client: SyncClient, how: str) -> None:
+    broker.push(*numbers(5))
+    with client.consumer("t", "c", max_in_flight=3) as consumer:
+
+        def handle(message: SyncMessage) -> None:
+            if message.body == b"1":
+                getattr(consumer, how)()
+
+        consumer.run(handle)
+    assert broker.fake.finished == numbers(2)
+
+
+def test_a_loop_can_end_itself(broker: ThreadedNsqd, client: SyncClient) -> None:
+    broker.push(*numbers(5))
+    with client.consumer("t", "c") as consumer:
+        for message in consumer:
+            if message.body == b"1":
+                consumer.stop()
+    assert broker.fake.finished == numbers(2)
+    assert sorted(body for body, _ in broker.fake.requeued) == numbers(5)[2:]
+
+
+def test_threads_share_a_consumer(broker: ThreadedNsqd, client: SyncClient) -> None:
+    slow_begins, fast_is_done = threading.Event(), threading.Event()
+    seen: list[bytes] = []
+    with client.consumer("t", "c") as consumer:
+
+        def iterate() -> None:
+            for message in consumer:
+                seen.append(message.body)
+                if message.body == b"slow":
+                    slow_begins.set()
+                    assert fast_is_done.wait(5)
+                    assert not message.settled
+                    message.finish()
+
+        threads = [threading.Thread(target=iterate) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        broker.push(b"slow")
+        assert slow_begins.wait(5)
+        broker.push(*numbers(10))
+        # The others go on, and the slow one's message stays its own.
+        broker.until_finished(*numbers(10))
+        fast_is_done.set()
+        broker.until_finished(b"slow", *numbers(10))
+        consumer.stop()
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive()
+    assert sorted(seen) == sorted([b"slow", *numbers(10)])
+
+
+def test_leaving_waits_for_the_messages_of_other_threads(
+    broker: ThreadedNsqd, client: SyncClient
+) -> None:
+    broker.push(b"x")
+    begun = threading.Event()
+    with client.consumer("t", "c") as consumer:
+
+        def iterate() -> None:
+            for message in consumer:
+                begun.set()
+                broker.until(lambda: b"CLS" in broker.fake.commands)
+                message.finish()
+
+        thread = threading.Thread(target=iterate)
+        thread.start()
+        assert begun.wait(5)
+    thread.join(5)
+    assert broker.fake.finished == [b"x"]
+    assert broker.fake.requeued == []
+
+
+def test_a_loop_that_failed_gives_its_message_back(
+    broker: ThreadedNsqd, client: SyncClient
+) -> None:
+    broker.push(*numbers(2))
+    with client.consumer("t", "c") as consumer:
+        with contextlib.suppress(RuntimeError):
+            for _ in consumer:
+                raise RuntimeError("the program failed")
+        for message in consumer:
+            if message.attempts == 2:
+                message.finish()
+                break
+    assert broker.fake.finished == [b"1", b"0"]
+    assert broker.fake.requeued == [(b"0", 0)]
+
+
+def test_what_timed_out_before_it_was_asked_for_is_passed_over(
+    broker: ThreadedNsqd, client: SyncClient
+) -> None:
+    broker.push(*numbers(3))
+    with client.consumer("t", "c") as consumer:
+        seen = []
+        for message in consumer:
+            seen.append((message.body, message.attempts))
+            if len(seen) == 1:
+                broker.loop.call_soon_threadsafe(broker.fake.sessions[0].drop)
+                broker.until(lambda: any(s.in_flight for s in broker.fake.sessions))
+            if message.body == b"2":
+                break
+    assert seen == [(b"0", 1), (b"0", 2), (b"1", 2), (b"2", 2)]
+
+
+def test_a_delay_that_is_none_is_refused_where_it_was_given(
+    broker: ThreadedNsqd, client: SyncClient
+) -> None:
+    broker.push(b"x")
+    with client.consumer("t", "c") as consumer:
+        (message,) = consumer.fetch(1)
+        with pytest.raises(MessageInvalid, match="delay"):
+            message.requeue(-1)
+        message.finish()
+    broker.until_finished(b"x")
+
+
+def test_settling_after_the_end_is_too_late_and_no_error(
+    broker: ThreadedNsqd, client: SyncClient
+) -> None:
+    broker.push(b"x")
+    consumer = client.consumer("t", "c")
+    (message,) = consumer.fetch(1)
+    consumer.stop(0)
+    client.close()
+    message.finish()
+    assert broker.fake.finished == []
 
 
 def test_stop_ends_an_iteration_of_another_thread(broker: ThreadedNsqd, client: SyncClient) -> None:

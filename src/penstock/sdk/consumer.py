@@ -261,7 +261,7 @@ class Consumer:
             task.add_done_callback(self._end_iteration)
         else:
             earlier.give_back()
-        iteration = self._iterations[task] = Iteration(self)
+        iteration = self._iterations[task] = Iteration(self, auto_finish=self._options.auto_finish)
         return iteration
 
     def _end_iteration(self, task: asyncio.Task[object]) -> None:

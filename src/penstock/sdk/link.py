@@ -126,6 +126,9 @@ class Link:
 
     # --- for messages ----------------------------------------------------------------------------
 
+    def holds(self, message: Message) -> bool:
+        return self.in_flight.get(message.raw_id) is message
+
     def settle(self, message: Message, command: bytes) -> bool:
         if self.in_flight.get(message.raw_id) is not message:
             self._consumer.stale()
@@ -141,7 +144,7 @@ class Link:
         return True
 
     def extend(self, message: Message) -> bool:
-        if self.in_flight.get(message.raw_id) is not message:
+        if not self.holds(message):
             return False
         self._send(wire.encode_touch(message.raw_id))
         return True

@@ -8,11 +8,11 @@ again, to whoever is there.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Protocol
 
 from penstock.protocol import nsq_client as wire
-from penstock.sdk.errors import AlreadySettled, MessageInvalid
+from penstock.sdk.delays import Delay, delay_ms
+from penstock.sdk.errors import AlreadySettled
 
 
 class Link(Protocol):
@@ -20,6 +20,10 @@ class Link(Protocol):
 
     topic: str
     channel: str
+
+    def holds(self, message: Message) -> bool:
+        """Whether the message is still ours to settle."""
+        ...
 
     def settle(self, message: Message, command: bytes) -> bool:
         """Send FIN or REQ; False if the message is no longer ours."""
@@ -58,27 +62,26 @@ class Message:
         """Whether it was finished or requeued."""
         return self._link is None
 
+    @property
+    def stale(self) -> bool:
+        """Whether it is too late to settle it: it was settled, or comes again by itself."""
+        return self._link is None or not self._link.holds(self)
+
     def finish(self) -> bool:
         """It is done with. False if it was too late: its connection is gone, it comes again."""
         link = self._unsettled("finish")
         self._link = None
         return link.settle(self, wire.encode_fin(self.raw_id))
 
-    def requeue(self, delay: float | timedelta | None = None) -> bool:
+    def requeue(self, delay: Delay | None = None) -> bool:
         """Deliver it again after ``delay`` seconds (None: longer with each attempt, 0: at once).
 
         False if it was too late, as with ``finish``.
         """
         link = self._unsettled("requeue")
-        if delay is None:
-            delay_ms = link.retry_delay_ms(self.attempts)
-        else:
-            seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-            if not 0 <= seconds < float("inf"):
-                raise MessageInvalid(f"a delay is a number of seconds from 0, not {delay!r}")
-            delay_ms = round(seconds * 1000)
+        wait_ms = link.retry_delay_ms(self.attempts) if delay is None else delay_ms(delay)
         self._link = None
-        return link.settle(self, wire.encode_req(self.raw_id, delay_ms))
+        return link.settle(self, wire.encode_req(self.raw_id, wait_ms))
 
     def touch(self) -> bool:
         """It is still being worked on: its timeout begins anew. False if it was too late."""

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -34,6 +33,7 @@ from penstock.sdk.connection import (
     no_message,
     report_bug,
 )
+from penstock.sdk.delays import Delay, delay_ms
 from penstock.sdk.errors import (
     BrokerUnreachable,
     ClientClosed,
@@ -51,7 +51,6 @@ from penstock.sdk.room import Room
 log = logging.getLogger("penstock.sdk")
 
 Body = bytes | bytearray | memoryview
-Delay = float | timedelta
 
 # Deadlines are looked at so often in the life of a publish; a timeout is late by at most a tenth.
 DEADLINE_CHECKS = 10
@@ -196,13 +195,13 @@ class Producer:
             body = _as_bytes(body)
         if not 0 < len(body) <= self._options.message_bytes_max:
             raise MessageInvalid(self._size_complaint(len(body)))
-        delay_ms = _delay_ms(delay) if delay else 0
+        wait_ms = delay_ms(delay) if delay else 0
         outbox = self._outbox
         if outbox.pending_bytes >= self._room.free_below:
             await self._wait_for_room(len(body))
         deadline = self._loop.time() + self._options.publish_timeout
-        if delay_ms:
-            batch = outbox.add_delayed(topic, body, delay_ms, deadline)
+        if wait_ms:
+            batch = outbox.add_delayed(topic, body, wait_ms, deadline)
         else:
             batch = outbox.add(topic, body, deadline)
         receipt: asyncio.Future[None] = self._loop.create_future()
@@ -221,7 +220,7 @@ class Producer:
         """
         if topic not in self._known_topics:
             self._learn(topic)
-        delay_ms = _delay_ms(delay) if delay else 0
+        wait_ms = delay_ms(delay) if delay else 0
         source = iter(bodies)
         outcome = Outcome()
         while chunk := list(islice(source, self._options.batch_messages)):
@@ -233,9 +232,9 @@ class Producer:
                 outcome.stopped = error
                 break
             deadline = self._loop.time() + self._options.publish_timeout
-            if delay_ms:
+            if wait_ms:
                 for body in checked:
-                    batch = self._outbox.add_delayed(topic, body, delay_ms, deadline)
+                    batch = self._outbox.add_delayed(topic, body, wait_ms, deadline)
                     batch.receipts.append(outcome.expect(1))
             else:
                 for batch, count in self._outbox.add_many(topic, checked, body_bytes, deadline):
@@ -573,10 +572,3 @@ def _as_bytes(body: Body) -> bytes:
         f"a message's body is bytes, not {type(body).__name__}; "
         "encode it first, for example with json.dumps(value).encode()"
     )
-
-
-def _delay_ms(delay: Delay) -> int:
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if not 0 <= seconds < float("inf"):
-        raise MessageInvalid(f"a delay is a number of seconds from 0, not {delay!r}")
-    return max(1, round(seconds * 1000)) if seconds else 0

@@ -11,16 +11,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from penstock.sdk.client import LOCAL, Client
 from penstock.sdk.consumer import Consumer, ConsumerStatistics
+from penstock.sdk.delays import Delay, delay_ms
 from penstock.sdk.errors import AlreadySettled, ClientClosed, MessageInvalid, PublishError
+from penstock.sdk.iteration import Loop
 from penstock.sdk.message import Message
 from penstock.sdk.options import (
     BATCH_MESSAGES,
@@ -28,7 +31,7 @@ from penstock.sdk.options import (
     ConsumerKeywords,
     ProducerKeywords,
 )
-from penstock.sdk.producer import Body, Delay, Outcome, Producer, ProducerStatistics
+from penstock.sdk.producer import Body, Outcome, Producer, ProducerStatistics
 
 T = TypeVar("T")
 
@@ -67,6 +70,11 @@ class Portal:
         except BaseException:
             future.cancel()
             raise
+
+    def soon(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call something over there; nothing, if the client was closed."""
+        with suppress(RuntimeError):  # how asyncio says that the loop is closed
+            self.loop.call_soon_threadsafe(call, *arguments)
 
     def close(self) -> None:
         """End the thread; nothing may be running there any more."""
@@ -228,9 +236,11 @@ class SyncMessage:
         """It is done with."""
         self._settle(self._message.finish)
 
-    def requeue(self, delay: float | timedelta | None = None) -> None:
+    def requeue(self, delay: Delay | None = None) -> None:
         """Deliver it again after ``delay`` seconds (None: longer with each attempt, 0: at once)."""
-        self._settle(lambda: self._message.requeue(delay))
+        if delay is not None:
+            delay_ms(delay)  # a wrong one is told here, not to the loop's thread
+        self._settle(partial(self._message.requeue, delay))
 
     def touch(self) -> None:
         """Its timeout begins anew."""
@@ -250,42 +260,70 @@ class SyncMessage:
         return f"<Sync{repr(self._message)[1:]}"
 
 
+class SyncIteration(Loop[SyncMessage]):
+    """One thread's ``for``."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: SyncConsumer, *, auto_finish: bool) -> None:
+        super().__init__(auto_finish=auto_finish)
+        self._consumer = consumer
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SyncMessage:
+        self.finish()
+        message = self._in_hand = self._consumer.next_message()
+        if message is None:
+            raise StopIteration
+        return message
+
+
+class OfThread(threading.local):
+    """What one thread does with a consumer."""
+
+    iteration: SyncIteration | None = None
+    handles = False  # it is one of the threads of ``run``
+
+
 class SyncConsumer:
     """``Consumer`` for scripts: iterate it, or ``run`` a handler on threads."""
 
     def __init__(self, portal: Portal, consumer: Consumer) -> None:
         self._portal = portal
         self._consumer = consumer
+        # What one crossing has brought; filled and given back on the loop's thread only.
         self._buffer: deque[Message] = deque()
-        self._in_hand: SyncMessage | None = None
+        self._of_thread = OfThread()
         self._settles: deque[Callable[[], bool]] = deque()
         self._settling = False
+        self._stopping = False
 
     def start(self) -> None:
         """Connect and subscribe; ``SyncClient.consumer`` has done so."""
         self._portal.call(self._consumer.start())
 
-    def __iter__(self) -> Iterator[SyncMessage]:
-        return self
+    def __iter__(self) -> SyncIteration:
+        """Each thread has an iteration of its own, so that none finishes another's message.
 
-    def __next__(self) -> SyncMessage:
-        self._finish_in_hand()
-        if not self._buffer:
-            self._buffer.extend(self._portal.call(self._fetch(FETCH_MESSAGES, None)))
-        if not self._buffer:
-            raise StopIteration
-        message = SyncMessage(self._buffer.popleft(), self)
-        if self._consumer.auto_finish:
-            self._in_hand = message
-        return message
+        A thread is in one loop at a time: what an earlier one was left with goes back.
+        """
+        earlier = self._of_thread.iteration
+        if earlier is not None:
+            earlier.give_back()
+        iteration = SyncIteration(self, auto_finish=self._consumer.auto_finish)
+        self._of_thread.iteration = iteration
+        return iteration
+
+    def next_message(self) -> SyncMessage | None:
+        """The next message, for the program to settle; None when the consumer has stopped."""
+        taken = self._take(1) or self._fetch(1, FETCH_MESSAGES, None)
+        return taken[0] if taken else None
 
     def fetch(self, max_messages: int, wait: float | None = None) -> list[SyncMessage]:
         """Up to so many messages, for the program to settle; empty after ``wait`` seconds."""
-        self._finish_in_hand()
-        if not self._buffer:
-            self._buffer.extend(self._portal.call(self._fetch(max_messages, wait)))
-        taken = [self._buffer.popleft() for _ in range(min(max_messages, len(self._buffer)))]
-        return [SyncMessage(message, self) for message in taken]
+        return self._take(max_messages) or self._fetch(max_messages, max_messages, wait)
 
     def run(self, handler: Callable[[SyncMessage], None], *, concurrency: int = 1) -> None:
         """Call ``handler(message)`` on up to ``concurrency`` threads, until the consumer is
@@ -294,7 +332,7 @@ class SyncConsumer:
         Finishes a message when its handler returns, requeues it when it raises. An interrupt
         (Ctrl-C) stops the consumer: handlers at work are waited for.
         """
-        with ThreadPoolExecutor(concurrency, "penstock-handler") as pool:
+        with ThreadPoolExecutor(concurrency, "penstock-handler", self._begin_handling) as pool:
 
             async def handle(message: Message) -> None:
                 work = self._portal.loop.run_in_executor(pool, handler, SyncMessage(message, self))
@@ -311,8 +349,20 @@ class SyncConsumer:
                 raise
 
     def stop(self, timeout: float | None = None) -> None:
-        """Give back what was not begun, wait for what is in hand, disconnect."""
-        self._portal.call(self._stop(timeout))
+        """Give back what was not begun, wait for what is in hand, disconnect.
+
+        Called from within a loop or handler it only begins that, as in ``Consumer.stop``.
+        """
+        iteration = self._of_thread.iteration
+        if self._of_thread.handles or (iteration is not None and iteration.at_work):
+            self.request_stop(timeout)
+        else:
+            self._portal.call(self._stop(timeout))
+
+    def request_stop(self, timeout: float | None = None) -> None:
+        """Begin to stop; returns at once. For signal handlers and other threads."""
+        self._stopping = True  # at once, or the loop that asks would be given what waits here
+        self._portal.soon(self._begin_stop, timeout)
 
     def statistics(self) -> ConsumerStatistics:
         """See ``Consumer.statistics``."""
@@ -327,9 +377,13 @@ class SyncConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop(0 if error is not None else None)
+        seconds = 0 if error is not None else None
+        self.request_stop(seconds)
+        if self._of_thread.iteration is not None:
+            self._of_thread.iteration.give_back()
+        self.stop(seconds)
 
-    # --- settling across the thread --------------------------------------------------------------
+    # --- across the thread -----------------------------------------------------------------------
 
     def enqueue(self, settle: Callable[[], bool]) -> None:
         """From any thread: done on the loop's thread within SETTLE_EVERY."""
@@ -337,29 +391,49 @@ class SyncConsumer:
         # Set before the queue is emptied and read after it was filled, so none is left behind.
         if not self._settling:
             self._settling = True
-            loop = self._portal.loop
-            loop.call_soon_threadsafe(loop.call_later, SETTLE_EVERY, self._settle_now)
+            self._portal.soon(self._portal.loop.call_later, SETTLE_EVERY, self._settle_now)
 
     def _settle_now(self) -> None:
         self._settling = False
         while self._settles:
             self._settles.popleft()()
 
-    def _finish_in_hand(self) -> None:
-        message, self._in_hand = self._in_hand, None
-        if message is not None and not message.settled:
-            message.finish()
+    def _begin_handling(self) -> None:
+        self._of_thread.handles = True
 
-    async def _fetch(self, max_messages: int, wait: float | None) -> list[Message]:
+    def _take(self, max_messages: int) -> list[SyncMessage]:
+        """From the buffer; what timed out there, or lost its connection, comes again by itself."""
+        taken: list[SyncMessage] = []
+        try:
+            while len(taken) < max_messages and not self._stopping:
+                message = self._buffer.popleft()
+                if not message.stale:
+                    taken.append(SyncMessage(message, self))
+        except IndexError:  # it is empty; or another thread was faster
+            pass
+        return taken
+
+    def _fetch(self, max_messages: int, ahead: int, wait: float | None) -> list[SyncMessage]:
+        """Waits for up to ``ahead`` of them; empty after ``wait`` seconds and after the stop."""
+        while self._portal.call(self._fill(ahead, wait)):
+            taken = self._take(max_messages)
+            if taken:
+                return taken
+        return []
+
+    async def _fill(self, max_messages: int, wait: float | None) -> bool:
         self._settle_now()
-        return await self._consumer.fetch(max_messages, wait)
+        messages = await self._consumer.fetch(max_messages, wait)
+        self._buffer.extend(messages)
+        return bool(messages)
 
-    async def _stop(self, timeout: float | None) -> None:  # noqa: ASYNC109 - a drain's budget
+    def _begin_stop(self, timeout: float | None) -> None:
+        self._stopping = True
         self._consumer.request_stop(timeout)
         self._settle_now()
-        if self._in_hand is not None and not self._in_hand.settled:
-            self._in_hand.requeue(0)
-            self._settle_now()
         while self._buffer:
             self._buffer.popleft().requeue(0)
+
+    async def _stop(self, timeout: float | None) -> None:  # noqa: ASYNC109 - a drain's budget
+        self._begin_stop(timeout)
         await self._consumer.stop(timeout)

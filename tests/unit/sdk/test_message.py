@@ -19,6 +19,10 @@ class Wire:
     def __init__(self) -> None:
         self.commands: list[bytes] = []
         self.touched = 0
+        self.lost = False
+
+    def holds(self, message: Message) -> bool:
+        return not self.lost
 
     def settle(self, message: Message, command: bytes) -> bool:
         assert message.raw_id in command
