@@ -60,8 +60,8 @@ class FileEngine:
         self._journals: dict[tuple[str, str], FileJournal] = {}
         self._was_clean = False
         self._well_before: set[str] = set()
-        self._closed_logs: set[LogKey] = set()  # closed in this run, and how: `_frozen_logs` says
-        self._frozen_logs: set[LogKey] = set()
+        self._closed_logs: set[LogKey] = set()  # in this run, once at least
+        self._failed_logs: set[LogKey] = set()  # the last time not well: redo files are needed
         self._gone_count = 0
         self._closed = False
         try:
@@ -86,9 +86,9 @@ class FileEngine:
         assert key not in self._logs, f"{key} is open already"
         directory = layout.partition_directory(self._root, topic, partition)
         known = key in self._closed_logs or self._was_clean or _line(key) in self._well_before
-        closed_well = known and key not in self._frozen_logs
+        closed_well = known and key not in self._failed_logs
         try:
-            if key in self._frozen_logs:
+            if key in self._failed_logs:
                 self._redo.restore(directory)  # what is about to be looked at must be all there is
             opened = FileLog(
                 self._files,
@@ -171,7 +171,7 @@ class FileEngine:
         below = f"{layout.encoded(topic)}/"
         with self._lock:
             self._closed_logs = {key for key in self._closed_logs if key[0] != topic}
-            self._frozen_logs = {key for key in self._frozen_logs if key[0] != topic}
+            self._failed_logs = {key for key in self._failed_logs if key[0] != topic}
             self._well_before = {one for one in self._well_before if not one.startswith(below)}
         self._remove(f"{self._root}/{layout.TOPICS}/{layout.encoded(topic)}")
 
@@ -197,8 +197,8 @@ class FileEngine:
             except OperatingError as error:
                 failures.append(error)
         try:
-            self._redo.close(needed=bool(failures or self._frozen_logs))
-            if not failures and not self._frozen_logs:
+            self._redo.close(needed=bool(failures or self._failed_logs))
+            if not failures and not self._failed_logs:
                 self._note_clean()
         except OSError as error:
             # without the note the next start only checks more than it would have to
@@ -336,11 +336,11 @@ class FileEngine:
     def _log_closed(self, key: LogKey, log: FileLog) -> None:
         with self._lock:
             self._logs.pop(key, None)
-            if log.frozen:
-                self._frozen_logs.add(key)
-            else:
-                self._frozen_logs.discard(key)  # it was opened again since
+            if log.closed_well:
                 self._closed_logs.add(key)
+                self._failed_logs.discard(key)  # it was opened again since
+            else:
+                self._failed_logs.add(key)
 
     def _journal_closed(self, key: tuple[str, str]) -> None:
         with self._lock:

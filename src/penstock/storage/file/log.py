@@ -127,8 +127,9 @@ class FileLog:
         self._synced_end = min(self._synced_end, self._written_end)
 
     @property
-    def frozen(self) -> bool:
-        return self._broken is not None
+    def closed_well(self) -> bool:
+        """All that was written is synced, and its end is noted."""
+        return self._ended_well and self._broken is None
 
     def bounds(self) -> Bounds:
         with self._lock:

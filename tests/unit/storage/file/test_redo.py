@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 
 from penstock import failpoint
-from penstock.errors import CorruptionError, LogFrozen
+from penstock.errors import CorruptionError, DiskFull, LogFrozen
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileLog, FileOptions
 from penstock.storage.file.redo import FILES_MAX, MAGIC, RECORD
@@ -259,3 +259,18 @@ def test_a_log_that_failed_and_was_opened_again_is_closed_well_at_the_end(
     assert not redo_files(data)
     engine = opener()
     assert engine.log("a", 0, 0).bounds().clean
+
+
+def test_a_log_that_found_no_room_at_its_close_keeps_its_redo_file(
+    opener: Opener, data: Path, killed: Callable[[], Path]
+) -> None:
+    engine = opener()
+    before = killed()
+    logs = logs_of(engine)
+    commit(engine, logs)
+    logs[0].append(block(1))
+    failpoint.arm("log.write=enospc")
+    with pytest.raises(DiskFull):
+        logs[0].close()
+    engine.close()
+    assert ends(opener(after_power_cut(before, data))) == [1, 1, 1]
