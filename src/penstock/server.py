@@ -16,8 +16,9 @@ from penstock.config import Address, Settings
 from penstock.doors.nsq.door import NsqDoor
 from penstock.limits import HOUR_MS
 from penstock.runtime.host import Host, HostOptions
-from penstock.runtime.pool import DiskPool
+from penstock.runtime.pool import DiskPool, LoopPool
 from penstock.storage.file.log import FileOptions
+from penstock.storage.memory import MemoryEngine
 from penstock.storage.registry import open_engine
 
 
@@ -32,7 +33,7 @@ class Server:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.host: Host | None = None
         self.nsq: NsqDoor | None = None
-        self.pool: DiskPool | None = None
+        self.pool: DiskPool | LoopPool | None = None
 
     async def start(self) -> None:
         """Open the storage and listen; raises in one sentence what is in the way."""
@@ -46,7 +47,10 @@ class Server:
         engine = await loop.run_in_executor(None, open_engine, settings.storage_url, files)
         try:
             options = replace(host_options(settings), memory_history=self.memory_history)
-            self.pool = DiskPool(self.settings.sync_threads, loop.call_soon_threadsafe)
+            if isinstance(engine, MemoryEngine):
+                self.pool = LoopPool(loop.call_soon)
+            else:
+                self.pool = DiskPool(settings.sync_threads, loop.call_soon_threadsafe)
             self.host = Host(options, engine, self.pool, self.clock, loop)
             self.nsq = NsqDoor(self.host, self.settings, SystemClock())
             self.host.start()

@@ -3,6 +3,8 @@
 Jobs are plain callables, results come back in one wake-up of the loop for all that finished
 meanwhile. It is used once per commit, never per message. (An executor's futures cost three times
 as much per job.)
+
+A broker in memory has no disk to wait for, and no threads.
 """
 
 from __future__ import annotations
@@ -23,6 +25,28 @@ class Pool(Protocol):
         self, job: Callable[[], T], then: Callable[[T | None, Exception | None], None]
     ) -> None:
         """Run ``job`` off the loop, then ``then(result, error)`` on it."""
+
+
+class LoopPool:
+    """No threads: jobs that wait for nothing run on the loop, in its next round or when told to."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self.jobs: deque[Callable[[], None]] = deque()
+
+    def submit(
+        self, job: Callable[[], T], then: Callable[[T | None, Exception | None], None]
+    ) -> None:
+        if not self.jobs:
+            self._call_soon(self.run)
+        self.jobs.append(lambda: then(*_outcome(job)))
+
+    def run(self) -> None:
+        while self.jobs:
+            self.jobs.popleft()()
+
+    def close(self) -> None:
+        self.run()
 
 
 class DiskPool:
@@ -46,13 +70,8 @@ class DiskPool:
         self, job: Callable[[], T], then: Callable[[T | None, Exception | None], None]
     ) -> None:
         def run() -> None:
-            result: T | None = None
-            failure: Exception | None = None
-            try:
-                result = job()
-            except Exception as error:  # noqa: BLE001  the loop knows what it means
-                failure = error
-            self._done.append(lambda: then(result, failure))
+            outcome = _outcome(job)
+            self._done.append(lambda: then(*outcome))
             if not self._woken:
                 self._woken = True
                 self._wake(self._drain)
@@ -77,3 +96,10 @@ class DiskPool:
         for thread in self._threads:
             thread.join()
         self._drain()
+
+
+def _outcome(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return job(), None
+    except Exception as error:  # noqa: BLE001  the loop knows what it means
+        return None, error

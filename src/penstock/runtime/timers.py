@@ -79,6 +79,13 @@ class Timers:
             target.on_alarm(now_ns, monotonic_ns)
         self.wake()
 
+    def is_due(self) -> bool:
+        broker = self.broker
+        return bool(
+            (broker.alarms and broker.alarms[0][0] <= self.clock.monotonic_ns())
+            or (broker.wakes and broker.wakes[0][0] <= self.clock.now_ns())
+        )
+
     def stop(self) -> None:
         """What comes due from here on is the next run's."""
         self.stopped = True

@@ -16,6 +16,8 @@ from typing import Self, TypeVar, Unpack
 
 from penstock.broker.channel import Channel
 from penstock.config import Address, Durability, Settings
+from penstock.runtime.host import Host
+from penstock.runtime.pool import LoopPool
 from penstock.sdk import Client
 from penstock.sdk.options import ClientKeywords
 from penstock.server import Server
@@ -105,8 +107,7 @@ class MemoryBroker:
     @property
     def address(self) -> str:
         """``127.0.0.1:PORT``, for any NSQ client."""
-        assert self._server is not None, "the broker is not running: use it in a `with`"
-        host, port = self._server.tcp_addresses[0]
+        host, port = self._running().tcp_addresses[0]
         return f"{host}:{port}"
 
     def client(self, **options: Unpack[ClientKeywords]) -> Client:
@@ -120,13 +121,18 @@ class MemoryBroker:
         if clock is None:
             raise ValueError("this broker lives in real time: give it a FakeClock to move its time")
 
-        def ring() -> None:
+        def pass_time() -> None:
             clock.advance(seconds)
-            assert self._server is not None
-            assert self._server.host is not None
-            self._server.host.timers.ring()
+            host, pool = self._host(), self._running().pool
+            assert isinstance(pool, LoopPool)
+            host.timers.ring()
+            while pool.jobs or host.committer.scheduled:  # until all that was due has happened
+                pool.run()
+                host.committer.turn()
+                if host.timers.is_due():
+                    host.timers.ring()
 
-        self._ask(ring)
+        self._ask(pass_time)
 
     # -- looking inside
 
@@ -134,8 +140,7 @@ class MemoryBroker:
         """The bodies of all messages of a topic, oldest first; those that sleep come last."""
 
         def read() -> list[bytes]:
-            host = self._running().host
-            assert host is not None
+            host = self._host()
             found = host.broker.topics.get(topic)
             if found is None:
                 return []
@@ -159,9 +164,7 @@ class MemoryBroker:
         """How many messages wait: for a channel, or for the first channel to come."""
 
         def count() -> int:
-            host = self._running().host
-            assert host is not None
-            found = host.broker.topics.get(topic)
+            found = self._host().broker.topics.get(topic)
             if found is None:
                 return 0
             if channel is None:
@@ -178,9 +181,12 @@ class MemoryBroker:
         return self._ask(lambda: self._channel(topic, channel).sleeping_count())
 
     def _channel(self, topic: str, channel: str) -> Channel:
+        return self._host().broker.topics[topic].channels[channel]
+
+    def _host(self) -> Host:
         host = self._running().host
         assert host is not None
-        return host.broker.topics[topic].channels[channel]
+        return host
 
     def _running(self) -> Server:
         assert self._server is not None, "the broker is not running: use it in a `with`"
