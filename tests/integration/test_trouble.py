@@ -217,6 +217,23 @@ def test_what_is_new_and_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) 
     rig.engine.close()
 
 
+def test_a_problem_is_over_when_the_topic_could_be_opened(tmp_path: Path) -> None:
+    rig = Rig(engine=FileEngine(str(tmp_path / "data"), FILES))
+    rig.publish(rig.topic("t"), b"1")
+    rig.settle()
+    rig.engine.close()
+    disk = NarrowDisk()
+    rig = Rig(engine=FileEngine(str(tmp_path / "data"), FILES, disk=disk))
+    disk.closed = "/t"
+    rig.host.topic("t", lambda *_: None)
+    rig.settle()
+    assert [*rig.host.problems] == ["t"]
+    disk.closed = ""
+    assert opened(rig, "t").ready_lanes()[0].durable_end == 1
+    assert not rig.host.problems
+    rig.engine.close()
+
+
 def test_what_slept_long_survives_a_power_cut_just_after_it_moved(
     start: Start, tmp_path: Path
 ) -> None:

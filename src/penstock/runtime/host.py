@@ -19,7 +19,7 @@ from penstock.broker.lanes import Lane, Turn
 from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
-from penstock.errors import CorruptionError, DiskFull, OperatingError, PenstockError
+from penstock.errors import CorruptionError, OperatingError, PenstockError
 from penstock.runtime.committer import Committer
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.journals import Journals, Keeper, journal_name
@@ -28,6 +28,7 @@ from penstock.runtime.pool import Pool
 from penstock.runtime.reader import Reader
 from penstock.runtime.removal import Removals
 from penstock.runtime.timers import Timers
+from penstock.runtime.trouble import Trouble
 from penstock.storage.memory import MemoryEngine
 from penstock.storage.port import Engine
 
@@ -86,7 +87,11 @@ class Host:
             options.journal_sync_interval_ms,
         )
         self.timers = Timers(broker, clock, loop.call_later, self.wake)
-        self.reader = Reader(broker, pool, clock, self.committer.writers, self._damaged, self.wake)
+        self.trouble = Trouble(broker, engine)
+        self.problems = self.trouble.problems
+        self.reader = Reader(
+            broker, pool, clock, self.committer.writers, self.trouble.lane_damaged, self.wake
+        )
         self.housekeeping = Housekeeping(
             broker,
             self.committer,
@@ -99,9 +104,9 @@ class Host:
         )
         self.committer.after_turn = self._after_turn
         self.committer.on_room = self._room
-        self.committer.on_failure = self._failed
-        self.committer.on_state_saved = self._state_saved
-        self.journals.on_failure = self._journal_failed
+        self.committer.on_failure = self.trouble.lane_failed
+        self.committer.on_state_saved = self.trouble.state_saved
+        self.journals.on_failure = self.trouble.journal_failed
         self.removals = Removals(broker, self.committer, pool)
         broker.on_topic_made = self._topic_made
         broker.on_delay_made = self._delay_made
@@ -111,7 +116,6 @@ class Host:
         self.held_back: list[Callable[[], None]] = []
         self.reserved: dict[int, int] = {}
         self.to_open: Iterator[str] = iter(())
-        self.problems: dict[str, str] = {}
         self.damaged: dict[str, CorruptionError] = {}  # topics that stay closed in this run
         self.chore_busy = False
         self.tick_handle: asyncio.TimerHandle | None = None
@@ -126,13 +130,6 @@ class Host:
                 items[key] = value
         self.broker.restore(items)
         self.removals.finish_earlier(self.engine)
-        if not self.engine.accepts_publishes():
-            self._full(
-                DiskFull(
-                    "the disk was too full at the start: nothing is accepted until there is room."
-                    " All that is stored is kept, and consumers go on; free some space"
-                )
-            )
         self._tick()
         # what sleeps in a delay lane may be due, what is old may have to go: open it now
         self.to_open = iter(
@@ -208,16 +205,16 @@ class Host:
         if loaded is not None:
             topic = loaded.topic
             self.broker.topics[name] = topic
+            self.trouble.over(name)
             self._take_up(loaded)
             if loaded.cut_bytes:
                 log.warning("%s: a torn tail of %d bytes was cut", name, loaded.cut_bytes)
             settle(loaded)
         elif isinstance(failure, PenstockError):
             error = failure
-            self.problems[name] = str(failure)
+            self.trouble.topic_closed(name, failure)
             if isinstance(failure, CorruptionError):
                 self.damaged[name] = failure
-            log.error("topic %s stays closed: %s", name, failure)
         elif isinstance(failure, OSError):
             error = OperatingError(f"topic {name} cannot be opened: {failure}", retry=True)
             log.error("%s", error)
@@ -244,7 +241,7 @@ class Host:
         for lane in topic.lanes():
             if lane.refusal is not None:
                 lane.refuse_pending(lane.refusal)
-        self.problems.pop(name, None)
+        self.trouble.over(name)
         self.removals.begin(name)
         self._when_idle(topic, partial(self._remove, topic))
         return self.state_turn()
@@ -331,7 +328,7 @@ class Host:
     def _channel_dropped(self, channel: Channel) -> None:
         topic = self.broker.topics[channel.topic]
         self.journals.take(channel)
-        self.problems.pop(f"{channel.topic}/{channel.name}", None)
+        self.trouble.over(f"{channel.topic}/{channel.name}")
         if channel.ephemeral:
             return
         if topic.ephemeral:
@@ -390,41 +387,6 @@ class Host:
             for resume in held:
                 resume()
 
-    # -- trouble
-
-    def _failed(self, lane: Lane, error: OperatingError) -> None:
-        if isinstance(error, DiskFull):
-            self._full(error)
-        elif lane.topic not in self.problems:
-            self.problems[lane.topic] = str(error)
-            log.error("%s/%s takes no more writes: %s", lane.topic, lane.key, error)
-
-    def _full(self, error: DiskFull) -> None:
-        if self.broker.refusal is None:
-            log.error("%s", error)
-        self.broker.refusal = error
-        self.problems["disk"] = str(error)
-
-    def _state_saved(self, error: OperatingError | None) -> None:
-        if error is not None:
-            self.problems["state"] = str(error)
-        else:
-            self.problems.pop("state", None)
-
-    def _journal_failed(self, keeper: Keeper, error: OperatingError) -> None:
-        if not isinstance(error, DiskFull):
-            self.problems[f"{keeper.topic}/{journal_name(keeper)}"] = str(error)
-
-    def _damaged(self, lane: Lane, error: CorruptionError) -> None:
-        if lane.topic not in self.problems:
-            self.problems[lane.topic] = str(error)
-            log.error(
-                "%s/%s is damaged and hands out nothing behind that: %s",
-                lane.topic,
-                lane.key,
-                error,
-            )
-
     # -- time
 
     def _after_turn(self) -> None:
@@ -453,22 +415,7 @@ class Host:
             self.pool.submit(chore, self._chore_done)
         self.removals.try_again()
         self.committer.try_state_again()
-        self._look_at_disk()
-
-    def _look_at_disk(self) -> None:
-        accepts = self.engine.accepts_publishes()
-        if self.broker.refusal is None and not accepts:
-            # journals live on the reserve already: publishes must not take what it gave up
-            self._full(
-                DiskFull(
-                    "the disk is full. Nothing of this publish was kept, all before it is safe; "
-                    "consumers go on, free some space and publish again"
-                )
-            )
-        elif self.broker.refusal is not None and accepts:
-            log.info("there is room on the disk again: publishes are accepted")
-            self.broker.refusal = None
-            self.problems.pop("disk", None)
+        self.trouble.look_at_disk()
 
     def _chore_done(self, _: None, failure: Exception | None) -> None:
         self.chore_busy = False

@@ -72,7 +72,7 @@ def test_a_full_disk_under_the_state_refuses_only_while_it_is_full() -> None:
     refused = rig.publish(topic, b"refused")
     rig.settle()
     assert isinstance(refused.error, DiskFull)
-    assert "state" in rig.host.problems
+    assert "the state" in rig.host.problems
     topic.pause()  # nobody waits for that
     rig.host.wake()
     rig.settle()
@@ -85,7 +85,7 @@ def test_a_full_disk_under_the_state_refuses_only_while_it_is_full() -> None:
     rig.settle()
     assert kept.over
     assert kept.error is None
-    assert "state" not in rig.host.problems
+    assert "the state" not in rig.host.problems
     lane = topic.ready_lanes()[0]
     stored = rig.host.committer.writers[lane].log.read(0, 1000)
     assert [block.body_at(0) for block in stored] == [b"kept"]
@@ -161,7 +161,7 @@ def test_a_state_that_failed_refuses_only_what_needs_it() -> None:
     assert isinstance(lost.error, OperatingError)
     assert kept.over
     assert kept.error is None
-    assert "state" in rig.host.problems
+    assert "the state" in rig.host.problems
     for _ in range(8):
         rig.loop.advance(100)  # a topic whose state is not safe stays open
         rig.settle()
