@@ -33,6 +33,16 @@ def test_exceptions_to_the_length_are_still_needed() -> None:
         assert (ROOT / name).read_text("utf-8").count("\n") > LINES_MAX
 
 
+def test_unit_tests_do_no_io() -> None:
+    real = re.compile(
+        r"\btmp_path\b|\bimport (subprocess|socket|tempfile)\b|\.write_(text|bytes)\("
+    )
+    found = [
+        shown(path) for path in modules(ROOT / "tests/unit") if real.search(path.read_text("utf-8"))
+    ]
+    assert found == [], "files, sockets and processes are for tests/io"
+
+
 def test_nothing_is_left_for_later() -> None:
     found = []
     for path in written_files():

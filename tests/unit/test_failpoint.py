@@ -7,7 +7,6 @@ import pytest
 
 from penstock import failpoint
 from penstock.errors import ConfigError
-from tests.tidy.tree import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -74,20 +73,3 @@ def test_a_wrong_one_is_refused_before_anything_is_armed(text: str, said: str) -
     assert not failpoint.hit("log.write")
     with pytest.raises(OSError):
         failpoint.hit("log.sync")
-
-
-def test_every_place_is_in_the_code() -> None:
-    sources = "".join(
-        path.read_text("utf-8")
-        for path in (ROOT / "src").rglob("*.py")
-        if path.name != "failpoint.py"
-    )
-    # replace_file passes three places of one name
-    made = [name.removesuffix(end) for name in failpoint.PLACES for end in _ends(name)]
-    assert [name for name in made if f'"{name}"' not in sources] == []
-
-
-def _ends(name: str) -> list[str]:
-    replaced = ("checkpoint", "manifest", "format", "state.compact")
-    stem, _, end = name.rpartition(".")
-    return [f".{end}"] if stem in replaced else [""]

@@ -1,15 +1,11 @@
 """Channels' journals on their way to storage: one that fails does not hold up the others."""
 
-from pathlib import Path
-
 import pytest
 
 from penstock.broker import channel as channel_module
 from penstock.broker.channel import Channel
 from penstock.errors import DiskFull, LogFrozen, OperatingError
-from penstock.protocol.journal import EMPTIED, SKIPPED, Batch
-from penstock.storage.file.engine import FileEngine
-from penstock.storage.file.log import FileOptions
+from penstock.protocol.journal import EMPTIED, Batch
 from penstock.storage.memory import MemoryJournal
 from tests.unit.broker.rig import Consumer
 from tests.unit.runtime.rig import Rig, is_over
@@ -88,20 +84,6 @@ def test_an_emptied_channel_is_answered_when_that_is_synced() -> None:
     rig.settle()
     assert turn.error is not None
     assert other.error is None
-
-
-def test_a_journal_whose_channel_was_never_safe_is_begun_anew(tmp_path: Path) -> None:
-    engine = FileEngine(str(tmp_path / "data"), FileOptions(reserve_bytes=0))
-    left = engine.journal("t", "c")
-    left.append(Batch([(SKIPPED, 1, 0, 5, 0, 0, 0)], {}))
-    left.close()
-    rig = Rig("synced", engine)
-    channel = rig.topic("t").channel("c", rig.clock.now_ns())
-    journal = rig.host.journals.open[channel]
-    journal.write()
-    assert [*journal.history()] == []
-    rig.settle()
-    engine.close()
 
 
 def test_a_channel_whose_journal_stalls_hands_out_no_more_than_it_can_record(

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.doors.nsq.tokens import Token, TokenFile
 from penstock.errors import ConfigError
-from tests.unit.doors.nsq.hand_clock import HandClock
+from tests.io.doors.nsq.hand_clock import HandClock
 
 ONE = """
 [[token]]

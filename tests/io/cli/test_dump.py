@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import ExitCode, main
-from tests.unit.cli import directory
+from tests.io.cli import directory
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from penstock.doors.nsq.auth import Authorizer, Grants
 from penstock.doors.nsq.grants import Authorization
 from penstock.errors import ConfigError, PeerError
 from penstock.runtime.pool import DiskPool
+from tests.io.doors.nsq.hand_clock import HandClock
 from tests.support.authserver import ALL, AuthServer, granting
-from tests.unit.doors.nsq.hand_clock import HandClock
 
 if TYPE_CHECKING:
     from tests.support.certificates import Certificates

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import ExitCode, main
-from tests.unit.cli import directory
+from tests.io.cli import directory
 
 
 @pytest.fixture
