@@ -1,8 +1,8 @@
 """A topic: its partitions and its channels.
 
-On a message's way it chooses the partition (one key always the same; else in turn, a batch at a
-time) and tells channels when their lanes have moved on. Its document (``document``) is what the
-broker keeps of it in synced state: partitions, log tags, marks, channels and where each began.
+On a message's way it chooses the partition (in turn, a batch at a time) and tells channels when
+their lanes have moved on. Its document (``document``) is what the broker keeps of it in synced
+state: partitions, log tags, marks, channels and where each began.
 
 Marks are {lane key: seq}:
     unclaimed  where the first channel will start; None while there are channels
