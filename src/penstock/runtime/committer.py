@@ -93,8 +93,8 @@ class Committer:
         self.scheduled = False
         self.after_turn: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
-        self.on_failure: Callable[[Lane, OperatingError], None] = _no_failure
-        self.on_state_saved: Callable[[OperatingError | None], None] = _not_listening
+        self.on_failure: Callable[[Lane, OperatingError], None] = _nothing
+        self.on_state_saved: Callable[[OperatingError | None], None] = _nothing
         self.state_busy = False
         self.state_durable = 0
         self.state_failure: OperatingError | None = None  # of the newest attempt
@@ -440,13 +440,5 @@ def _as_operating(lane: Lane, failure: Exception) -> OperatingError:
     raise failure  # our bug: end loudly
 
 
-def _nothing() -> None:
-    """Nobody listens."""
-
-
-def _no_failure(lane: Lane, error: OperatingError) -> None:
-    """Nobody listens."""
-
-
-def _not_listening(error: OperatingError | None) -> None:
+def _nothing(*_: object) -> None:
     """Nobody listens."""
