@@ -427,6 +427,8 @@ def test_a_journal_whose_disk_fails_concerns_its_channel_only(
 
 def test_a_state_whose_disk_fails_refuses_what_is_new(start_broker: StartBroker) -> None:
     broker = start_broker(verb="serve", env={failpoint.VARIABLE: "state.sync:4+=eio"})
+    with Peer(broker.port) as peer:
+        peer.subscribe("known", "a")
     answered: list[str] = []
     refused = ""
     while not refused:
@@ -443,6 +445,11 @@ def test_a_state_whose_disk_fails_refuses_what_is_new(start_broker: StartBroker)
     with Peer(broker.port) as peer:
         peer.send(b"SUB t new\n")
         assert peer.next_frame().data.startswith(b"E_SUB_FAILED")
+    with Peer(broker.port) as peer:
+        peer.subscribe("known", "a", ready=1)
+        peer.send(pub("known", b"2"))
+        assert peer.next_frame().data == b"OK"
+        peer.expect_message(b"2")
     broker.env.clear()
     broker.restart(kill=True)
     for name in answered:

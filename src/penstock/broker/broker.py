@@ -107,13 +107,13 @@ class Broker:
         self.state_changes.append((key, value))
         self.state_version += 1
 
-    def keep(self, topic: Topic, needed_by: Iterable[Lane] = ()) -> None:
+    def keep(self, topic: Topic, needed_by: Iterable[Lane | Channel] = ()) -> None:
         if not topic.ephemeral:
             document = topic.document()
             self.known[topic.name] = document
             self.put_state(f"topic/{topic.name}", document)
-        for lane in needed_by:
-            lane.state_needed = self.state_version
+        for one in needed_by:
+            one.state_needed = self.state_version
 
     def take_tag(self) -> int:
         tag = self.next_tag

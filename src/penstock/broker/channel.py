@@ -91,6 +91,7 @@ class Channel:
         self.max_timeout_ns = max_timeout_ns
         self.paused = False
         self.gone = False
+        self.state_needed = 0  # the version of the state that must be safe before it has consumers
         self.ephemeral = is_ephemeral(name)
         self.backlog_max: int | None = None  # ephemeral channels jump forward beyond it
         self.progress: list[Progress] = []  # in the order they are drained

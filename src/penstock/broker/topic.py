@@ -51,9 +51,9 @@ class TopicHost(ChannelHost, PartitionHost, Protocol):
 
     def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane: ...
 
-    def keep(self, topic: Topic, needed_by: Iterable[Lane] = ()) -> None:
+    def keep(self, topic: Topic, needed_by: Iterable[Lane | Channel] = ()) -> None:
         """The topic's document changed: write it down before anything that depends on it is
-        answered, be it a request or a block of these lanes."""
+        answered: a request, a block of these lanes, a consumer of these channels."""
 
     def channel_made(self, channel: Channel) -> None:
         """Raises OperatingError when it cannot be kept."""
@@ -185,7 +185,7 @@ class Topic:
         self.started[name] = started
         self.channels[name] = channel
         self.unclaimed = None
-        self.host.keep(self)
+        self.host.keep(self, [channel])
         return channel
 
     def open_channel(self, name: str) -> Channel:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from penstock.broker.broker import Broker
@@ -162,11 +163,13 @@ class Committer:
             self.on_room()
             return
         writer.busy = True
-        if max(lane.state_needed, self.broker.commit_state_needed) > self.state_durable:
+        commit = Commit(writer, blocks, turn, size)
+        needed = max(lane.state_needed, self.broker.commit_state_needed)
+        if needed > self.state_durable:
             # a topic, a tag or a reservation that these blocks need is not safe yet
-            self.after_state(lambda error: self._write(Commit(writer, blocks, turn, size), error))
+            self.after_state(partial(self._write, commit), needed)
         else:
-            self._write(Commit(writer, blocks, turn, size), None)
+            self._write(commit, None)
 
     def _write(self, commit: Commit, error: Exception | None) -> None:
         writer = commit.writer
@@ -349,13 +352,14 @@ class Committer:
 
     # -- state
 
-    def state_turn(self) -> Turn:
-        """A turn that ends when all state changed so far is safe."""
+    def state_turn(self, version: int | None = None) -> Turn:
+        """A turn that ends when the state of that version is safe, or all that changed so far."""
         turn = Turn()
-        if self.broker.state_version <= self.state_durable:
+        needed = self.broker.state_version if version is None else version
+        if needed <= self.state_durable:
             turn.over = True
         else:
-            self.state_waiters.append((self.broker.state_version, turn))
+            self.state_waiters.append((needed, turn))
             self.wake()
         return turn
 
@@ -364,9 +368,11 @@ class Committer:
         if isinstance(self.state_failure, DiskFull):
             self.state_turn()
 
-    def after_state(self, then: Callable[[Exception | None], None]) -> None:
-        """Call when all state changed so far is safe, or can't be made so."""
-        turn = self.state_turn()
+    def after_state(
+        self, then: Callable[[Exception | None], None], version: int | None = None
+    ) -> None:
+        """Call when that state (all that changed so far) is safe, or can't be made so."""
+        turn = self.state_turn(version)
         if turn.over:
             then(None)
         else:

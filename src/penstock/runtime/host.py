@@ -310,13 +310,20 @@ class Host:
             topic.durability != "memory"  # closing would lose what it holds
             and idle_ns >= self.options.idle_unload_ms * 1_000_000
             and all(self.committer.is_idle(lane) for lane in topic.lanes())
-            and all(lane.state_needed <= self.committer.state_durable for lane in topic.lanes())
+            and self._is_kept(topic)
             and not any(one.journal_dirty for one in topic.channels.values())
             and not self.journals.busy
         )
         if idle:
             self.unload(topic)
         return idle
+
+    def _is_kept(self, topic: Topic) -> bool:
+        """Whether the stored state knows all that the topic's lanes and channels need of it."""
+        durable = self.committer.state_durable
+        return all(one.state_needed <= durable for one in topic.lanes()) and all(
+            one.state_needed <= durable for one in topic.channels.values()
+        )
 
     # -- channels
 
@@ -371,8 +378,8 @@ class Host:
         topic.delete_channel(name, self.clock.now_ns())
         return self.state_turn()
 
-    def state_turn(self) -> Turn:
-        return self.committer.state_turn()
+    def state_turn(self, version: int | None = None) -> Turn:
+        return self.committer.state_turn(version)
 
     # -- back-pressure
 

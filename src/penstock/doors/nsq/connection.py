@@ -438,7 +438,7 @@ class Connection(Wire):
         )
         channel.subscribe(self.subscriber)
         self.state = State.SUBSCRIBED
-        turn = self.host.state_turn()
+        turn = self.host.state_turn(channel.state_needed)
         if turn.over:
             self.answer(OK_FRAME)
         else:
