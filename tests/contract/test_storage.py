@@ -525,7 +525,7 @@ def test_history_goes_by_its_age_but_never_what_recovery_needs(engine: Engine) -
     assert [*journal.recover()] == batches[4:]
     for at_ns, kept in ((20, batches), (21, batches[2:]), (1000, batches[4:])):
         assert journal.has_history
-        journal.drop_before(at_ns)
+        journal.drop_before(at_ns, 1000)
         assert [*journal.history()] == kept
     assert not journal.has_history
     journal.append(Batch([record(70)], {}))
@@ -533,6 +533,22 @@ def test_history_goes_by_its_age_but_never_what_recovery_needs(engine: Engine) -
     journal.close()
     again = engine.journal("orders", "c")
     assert [*again.recover()] == [*batches[4:], Batch([record(70)], {})]
+
+
+def test_history_of_a_clock_that_was_ahead_is_as_old_as_what_follows(engine: Engine) -> None:
+    batches = [
+        Batch([record(at_ns)], {}, snapshot=True) for at_ns in (10, 9_000, 9_500, 20, 30, 40)
+    ]
+    journaled(engine, *batches)
+    journal = engine.journal("orders", "c")
+    assert [*journal.recover()] == batches[5:]
+    for at_ns, now_ns, kept in (
+        (11, 15, batches[1:]),  # all that follows is of a later time than now
+        (20, 100, batches[1:]),
+        (21, 100, batches[4:]),
+    ):
+        journal.drop_before(at_ns, now_ns)
+        assert [*journal.history()] == kept
 
 
 def test_a_dropped_channel_is_gone_and_its_name_free(engine: Engine) -> None:

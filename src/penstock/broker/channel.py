@@ -5,8 +5,9 @@ For each lane a channel keeps (``Progress``):
 
     cursor    the next seq never handed out
     leases    ranges in flight
-    retry     seqs that are ready again (requeued, timed out), with their attempts, first come
-    first served sleeping  seqs requeued with a delay, with their wake time and attempts
+    retry     seqs that are ready again (requeued, timed out), with their attempts, the longest
+              waiting first
+    sleeping  seqs requeued with a delay, with their wake time and attempts
 
 Everything below the cursor that is in none of these is done (finished, skipped, dropped). So what
 is kept is what is outstanding, which credit bounds, and not what is finished, which nothing

@@ -132,9 +132,9 @@ class Housekeeping:
         if below or journals:
             for writer in writers:
                 writer.shrinking = True
-            until_ns = self.clock.now_ns() - self.retain_ns
             self.pool.submit(
-                partial(_shrink, below, journals, until_ns), partial(self._shrunk, topic, writers)
+                partial(_shrink, below, journals, now_ns, self.retain_ns),
+                partial(self._shrunk, topic, writers),
             )
 
     def _safe_floor(self, topic: Topic, lane: Lane, monotonic_ns: int) -> int:
@@ -193,9 +193,13 @@ class Housekeeping:
 
 
 def _shrink(
-    below: Sequence[tuple[Writer, int, int]], journals: Sequence[Journal], until_ns: int
+    below: Sequence[tuple[Writer, int, int]],
+    journals: Sequence[Journal],
+    now_ns: int,
+    retain_ns: int,
 ) -> list[tuple[Lane, int]]:
     """On a disk thread; returns the lanes' new starts."""
+    until_ns = now_ns - retain_ns
     starts: list[tuple[Lane, int]] = []
     for writer, floor, aged_end in below:
         seq = floor
@@ -203,5 +207,5 @@ def _shrink(
             seq = min(floor, max(writer.log.seek_time(until_ns), aged_end))
         starts.append((writer.lane, writer.log.drop_below(seq)))
     for journal in journals:
-        journal.drop_before(until_ns)
+        journal.drop_before(until_ns, now_ns)
     return starts

@@ -152,10 +152,15 @@ class MemoryJournal:
     def has_history(self) -> bool:
         return len(self._parts) > 1
 
-    def drop_before(self, at_ns: int) -> None:
+    def drop_before(self, at_ns: int, now_ns: int) -> None:
         with self._lock:
-            while len(self._parts) > 1 and _newest_ns(self._parts[0]) < at_ns:
+            while len(self._parts) > 1 and self._oldest_ns(now_ns) < at_ns:
                 del self._parts[0]
+
+    def _oldest_ns(self, now_ns: int) -> int:
+        """Of the first part of the history; or of the next, when that one cannot be right."""
+        newest = map(_newest_ns, self._parts[:-1])
+        return next((at_ns for at_ns in newest if at_ns <= now_ns), now_ns)
 
     def close(self) -> None:
         self.write()

@@ -106,8 +106,9 @@ class Journal(Protocol):
     def has_history(self) -> bool:
         """Whether there is anything that ``drop_before`` can free."""
 
-    def drop_before(self, at_ns: int) -> None:
-        """Free history whose newest record is older than that, never what recovery needs."""
+    def drop_before(self, at_ns: int, now_ns: int) -> None:
+        """Free history whose newest record is older than that, never what recovery needs. Records
+        later than now are of a clock that was ahead: they are as old as what follows them."""
 
     def close(self) -> None: ...
 

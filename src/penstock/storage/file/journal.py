@@ -134,22 +134,22 @@ class FileJournal:
     def has_history(self) -> bool:
         return self._parts is not None and len(self._parts) > 1
 
-    def drop_before(self, at_ns: int) -> None:
+    def drop_before(self, at_ns: int, now_ns: int) -> None:
         with self._io:
             if self._closed:
                 return  # it was deleted, or its topic closed, while this was on its way
             try:
-                self._drop_before(at_ns)
+                self._drop_before(at_ns, now_ns)
             except OSError as error:
                 raise OperatingError(
                     f"{self._directory}: old history cannot be freed ({error.strerror or error}); "
                     "nothing else is affected. Check the disk"
                 ) from error
 
-    def _drop_before(self, at_ns: int) -> None:
+    def _drop_before(self, at_ns: int, now_ns: int) -> None:
         parts = self._opened()
         # what recovery needs is the newest file, once its snapshot is durable
-        while len(parts) > 1 and parts[-1].synced_bytes and self._newest(parts[0]) < at_ns:
+        while len(parts) > 1 and parts[-1].synced_bytes and self._oldest(parts, now_ns) < at_ns:
             gone = parts.pop(0)
             self._newest_ns.pop(gone.number, None)
             self._files.forget(gone.file)
@@ -341,6 +341,12 @@ class FileJournal:
             disk.unlink(part.file.path)
             parts.pop()
         return [], b"", []
+
+    def _oldest(self, parts: list[_Part], now_ns: int) -> int:
+        """When the first file's last record was written; where that is later than now the clock was
+        ahead, and the next file tells."""
+        newest = map(self._newest, parts[:-1])
+        return next((at_ns for at_ns in newest if at_ns <= now_ns), now_ns)
 
     def _newest(self, part: _Part) -> int:
         newest = self._newest_ns.get(part.number)

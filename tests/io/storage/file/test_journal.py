@@ -206,10 +206,10 @@ def test_history_stays_until_the_snapshot_after_it_is_durable(
     opener: Opener, directory: Path
 ) -> None:
     journal = wrote(opener(), one(1), one(2, snapshot=True))
-    journal.drop_before(1000)
+    journal.drop_before(1000, 2000)
     assert len([*directory.iterdir()]) == 2
     journal.sync()
-    journal.drop_before(1000)
+    journal.drop_before(1000, 2000)
     assert [path.name for path in directory.iterdir()] == ["journal_2"]
 
 
@@ -255,5 +255,5 @@ def test_history_that_cannot_be_freed_is_an_error_of_the_disk(data: Path) -> Non
     journal = wrote(engine, one(1), one(2, snapshot=True))
     journal.sync()
     with pytest.raises(OperatingError, match="cannot be freed"):
-        journal.drop_before(10)
+        journal.drop_before(10, 20)
     assert [*journal.history()][-1] == one(2, snapshot=True)
