@@ -7,6 +7,7 @@ Black box, with a real HTTP server beside the broker that keeps what it was aske
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -287,8 +288,10 @@ def test_an_answer_expires_and_the_server_fails(
 
 def test_commands_behind_auth_wait_for_it(start_broker: StartBroker, connect: Connect) -> None:
     # The query leaves the loop; what the client sent meanwhile keeps its order.
+    gate = threading.Event()
+
     def answer(asked: Asked) -> tuple[int, Any]:
-        time.sleep(0.3)
+        gate.wait(30)
         return 200, {"ttl": 60, "authorizations": [ALL]}
 
     with AuthServer(answer) as server:
@@ -296,6 +299,7 @@ def test_commands_behind_auth_wait_for_it(start_broker: StartBroker, connect: Co
         slow, other = connect(broker.port), connect(broker.port)
         slow.send(auth("secret"), pub("t", b"x"), sub("t", "c"))
         other.negotiate()  # nobody else waits
+        gate.set()
         assert slow.expect_json()["permission_count"] == 1
         slow.expect_ok(2)
 
