@@ -513,7 +513,7 @@ class Channel:
         self.deadlines.clear()
         self.mark_dirty()
 
-    def drop(self) -> None:
+    def delete(self) -> None:
         """It is deleted; what it had goes at once, for an alarm may hold on to it for long."""
         self.gone = True
         for progress in self.progress:

@@ -103,11 +103,11 @@ class Partition:
     def on_durable(self, lane: Lane, blocks: Sequence[Block]) -> None:
         for block in blocks:
             self.schedule.durable(block.base, block.wakes or ())
-        self.schedule.settled()
+        self.schedule.commit_over()
         self.watch()
 
     def on_failed(self, lane: Lane) -> None:
-        self.schedule.settled()
+        self.schedule.commit_over()
         self.watch()
 
     # -- moving

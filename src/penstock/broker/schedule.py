@@ -52,7 +52,7 @@ class Schedule:
         for seq, wake in enumerate(wakes, base):
             heappush(self.entries, (wake, seq))
 
-    def settled(self) -> None:
+    def commit_over(self) -> None:
         """The commit turn is over, well or badly."""
         self.committing = 0
 

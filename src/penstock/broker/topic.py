@@ -235,7 +235,7 @@ class Topic:
         """The channel is none of the topic's any more, and its subscribers hear of it."""
         channel = self.channels.pop(name)
         del self.started[name]
-        channel.drop()
+        channel.delete()
         for subscriber in [*channel.subscribers]:
             subscriber.on_dropped()
         return channel

@@ -159,7 +159,7 @@ class Committer:
         except OperatingError as error:
             self.on_failure(lane, error)
             lane.refuse_pending(error)
-            self.settled(writer)
+            self.step_over(writer)
             self.on_room()
             return
         writer.busy = True
@@ -281,7 +281,7 @@ class Committer:
             else:
                 self.broker.dirty_lanes.append(lane)
                 self.wake()
-        self.settled(writer)
+        self.step_over(writer)
         self.on_room()
 
     def is_idle(self, lane: Lane) -> bool:
@@ -296,7 +296,7 @@ class Committer:
         else:
             self.writers[lane].waiting.append(then)
 
-    def settled(self, writer: Writer) -> None:
+    def step_over(self, writer: Writer) -> None:
         """Something of the lane that was under way is over: was it the last?"""
         if writer.waiting and self.is_idle(writer.lane):
             waiting, writer.waiting = writer.waiting, []
@@ -331,7 +331,7 @@ class Committer:
                 self.on_failure(lane, lane.refusal)
             elif synced_end:
                 lane.synced_end = synced_end
-            self.settled(writer)
+            self.step_over(writer)
 
         self.pool.submit(writer.log.sync, then)
 

@@ -23,7 +23,7 @@ from penstock.errors import CorruptionError, OperatingError, PenstockError
 from penstock.runtime.committer import Committer
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.journals import Journals, Keeper, journal_name
-from penstock.runtime.loading import Loaded, load, open_new, settle
+from penstock.runtime.loading import Loaded, go_live, load, open_new
 from penstock.runtime.pool import Pool
 from penstock.runtime.reader import Reader
 from penstock.runtime.removal import Removals
@@ -209,7 +209,7 @@ class Host:
             self._take_up(loaded)
             if loaded.cut_bytes:
                 log.warning("%s: a torn tail of %d bytes was cut", name, loaded.cut_bytes)
-            settle(loaded)
+            go_live(loaded)
         elif isinstance(failure, PenstockError):
             error = failure
             self.trouble.topic_closed(name, failure)

@@ -182,7 +182,7 @@ class Housekeeping:
             lane.forget_below(start)
         for writer in writers:
             writer.shrinking = False
-            self.committer.settled(writer)
+            self.committer.step_over(writer)
         if failure is None:
             self.failing.discard(topic.name)
         elif not isinstance(failure, OperatingError):

@@ -2,7 +2,7 @@
 the loop. (What is new is opened here as well, on the loop: there is nothing to recover.)
 
 The topic's objects are built on the loop from its document; the job fills them while nobody else
-knows them; ``settle`` on the loop makes them live. The order matters: lanes first (where seqs go
+knows them; from ``go_live`` on, on the loop, all do. The order matters: lanes first (where seqs go
 on), then channels (whose cursors may be ahead of a log that lost unsynced messages, but not of one
 that syncs them all), then the delay lane (whose watermark stands in the delay journal or in blocks
 of the ready lane after it).
@@ -181,7 +181,7 @@ def _watermark(partition: Partition, lane: Lane, opened: Log) -> Landed:
     return Landed(begin, at, *mark)
 
 
-def settle(loaded: Loaded) -> None:
+def go_live(loaded: Loaded) -> None:
     """On the loop: the topic is live from here on."""
     topic = loaded.topic
     if topic.unclaimed is None and not topic.channels:

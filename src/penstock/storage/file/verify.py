@@ -81,7 +81,7 @@ def check_log(survey: Survey, log: LogView, on_bytes: Callable[[int], None]) -> 
             check.segment(part, on_bytes)
         except FileNotFoundError:
             check.vanished(part)
-    check.settle()
+    check.conclude()
     if not names_in(survey.disk, log.directory):
         return LogReport()  # its topic was deleted while we looked
     return check.report
@@ -162,7 +162,7 @@ class _LogCheck:
                 self.missing(segment.line)
             self._skip_to(segment.line)
 
-    def settle(self) -> None:
+    def conclude(self) -> None:
         """Once every witness was heard: which bad places are damage, and whether the end is
         there."""
         report = self.report
