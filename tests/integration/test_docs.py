@@ -54,7 +54,7 @@ def test_a_program_runs(shared_broker: Broker, program: str) -> None:
     run(here)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", range(len(shown("docs/testing.md", "python"))))
 def test_a_test_with_the_test_kit_passes(number: int) -> None:
     run(shown("docs/testing.md", "python")[number] + CALL_ALL)
 

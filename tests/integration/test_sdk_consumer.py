@@ -479,6 +479,7 @@ async def test_auto_touch_keeps_messages() -> None:
         ) as consumer:
             messages = await consumer.fetch(2)
             await broker.until(lambda: broker.touched.count(b"1") >= 2)
+            assert consumer.statistics().touched >= len(broker.touched)
             for message in messages:
                 message.finish()
         assert set(broker.touched) == set(numbers(2))

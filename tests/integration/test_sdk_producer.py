@@ -154,7 +154,7 @@ async def test_what_no_broker_takes_is_not_sent() -> None:
             await producer.publish("t", b"x", delay=-1)
         with pytest.raises(MessageInvalid, match="bytes, not str"):
             await producer.publish("t", "text")  # type: ignore[arg-type]
-        with pytest.raises(MessageInvalid, match="message 1: it is empty"):
+        with pytest.raises(MessageInvalid, match="message 1 is empty"):
             await producer.publish_many("t", [b"x", b""])
         assert commands(broker, b"PUB", b"MPUB", b"DPUB") == []
 
@@ -328,7 +328,10 @@ async def test_the_broker_comes_back_at_the_same_address() -> None:
 async def test_no_broker_at_the_start() -> None:
     async with FakeNsqd() as gone, FakeNsqd() as other:
         pass
-    with pytest.raises(BrokerUnreachable, match=rf"{gone.address}.*; .*{other.address}"):
+    refused = "Connection refused; check"
+    with pytest.raises(
+        BrokerUnreachable, match=rf"{gone.address}: {refused}.*; .*{other.address}: {refused}"
+    ):
         await client(gone, other).producer().start()
 
 

@@ -1,6 +1,7 @@
 """`penstock.testing`: when time was moved, all that was due has happened."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -53,3 +54,32 @@ def test_a_message_that_a_consumer_holds_too_long_is_ready_again() -> None:
 def test_a_broker_in_real_time_is_not_moved() -> None:
     with MemoryBroker() as broker, pytest.raises(ValueError, match="FakeClock"):
         broker.advance(1)
+
+
+def test_several_at_once_and_no_thread_stays_behind() -> None:
+    before = threading.active_count()
+    with MemoryBroker() as one, MemoryBroker() as two:
+        for broker in (one, two):
+            with Client.sync(broker.address) as client, client.producer() as producer:
+                producer.publish("t", broker.address.encode())
+        assert one.published("t") == [one.address.encode()]
+        assert two.published("t") == [two.address.encode()]
+    assert threading.active_count() == before
+
+
+def test_names_that_nobody_used_have_no_messages() -> None:
+    with MemoryBroker() as broker:
+        assert broker.published("t") == []
+        assert broker.depth("t") == broker.depth("t", "c") == 0
+        assert broker.in_flight("t", "c") == broker.sleeping("t", "c") == 0
+
+
+def test_outside_of_its_block_it_says_so() -> None:
+    broker = MemoryBroker()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="not running"):
+            print(broker.address)
+        with pytest.raises(RuntimeError, match="not running"):
+            broker.published("t")
+        with broker:
+            assert broker.published("t") == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable, Sequence
 from socket import gethostname
@@ -100,7 +101,7 @@ async def connect(
     except (OSError, ssl.SSLError) as error:
         connection.abort("the connection failed")
         raise BrokerUnreachable(
-            f"cannot connect to {address}: {error.strerror or error}; "
+            f"cannot connect to {address}: {_reason(error)}; "
             "check the address, and that a broker runs there (`penstock serve`)"
         ) from error
     except PeerError as error:
@@ -353,6 +354,13 @@ class Connection(asyncio.Protocol, Generic[M]):
     def _schedule_check(self) -> None:
         self._check_at = self._loop.time() + self._options.heartbeat_interval
         self._watch = self._loop.call_at(self._check_at, self._check_alive)
+
+
+def _reason(error: OSError) -> str:
+    """In the system's words; asyncio's are "Connect call failed ('127.0.0.1', 4150)"."""
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def no_message(*_: object) -> None:

@@ -505,9 +505,13 @@ class Consumer:
         if self._drained is not None and not self._drained.done() and not self._in_flight():
             self._drained.set_result(None)
 
-    def stale(self, count: int = 1) -> None:
+    def touched(self) -> None:
+        """A TOUCH is on its way."""
+        self._touched += 1
+
+    def stale(self) -> None:
         """A message could not be settled."""
-        self._stale += count
+        self._stale += 1
 
     def refused(self, code: str, explanation: str) -> None:
         """The broker refused a FIN, REQ or TOUCH, or is about to close."""

@@ -28,7 +28,10 @@ class LinkOwner(Protocol):
     def settled(self, count: int, requeued: int) -> None:
         """A turn's FIN and REQ have been written."""
 
-    def stale(self, count: int = 1) -> None:
+    def touched(self) -> None:
+        """A TOUCH is on its way."""
+
+    def stale(self) -> None:
         """A message could not be settled."""
 
     def refused(self, code: str, explanation: str) -> None:
@@ -147,6 +150,7 @@ class Link:
         if not self.holds(message):
             return False
         self._send(wire.encode_touch(message.raw_id))
+        self._consumer.touched()
         return True
 
     def retry_delay_ms(self, attempts: int) -> int:

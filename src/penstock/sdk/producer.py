@@ -194,7 +194,7 @@ class Producer:
         if type(body) is not bytes:
             body = _as_bytes(body)
         if not 0 < len(body) <= self._options.message_bytes_max:
-            raise MessageInvalid(self._size_complaint(len(body)))
+            raise MessageInvalid(self._size_complaint("the message", len(body)))
         wait_ms = delay_ms(delay) if delay else 0
         outbox = self._outbox
         if outbox.pending_bytes >= self._room.free_below:
@@ -256,7 +256,7 @@ class Producer:
         sizes = list(map(len, checked))
         if min(sizes) == 0 or max(sizes) > limit:
             wrong = next(i for i, size in enumerate(sizes) if not 0 < size <= limit)
-            raise MessageInvalid(f"message {before + wrong}: {self._size_complaint(sizes[wrong])}")
+            raise MessageInvalid(self._size_complaint(f"message {before + wrong}", sizes[wrong]))
         return checked, sum(sizes)
 
     def _learn(self, topic: str) -> None:
@@ -264,12 +264,12 @@ class Producer:
             raise MessageInvalid(f"topic {topic!r} is not a name; a name is {NAME_RULE}")
         self._known_topics.add(topic)
 
-    def _size_complaint(self, size: int) -> str:
+    def _size_complaint(self, which: str, size: int) -> str:
         if not size:
-            return "it is empty, and brokers take no empty messages"
+            return f"{which} is empty, and brokers take no empty messages; it was not sent"
         return (
-            f"it has {size} bytes, over the limit of {self._options.message_bytes_max} "
-            "(message_bytes_max; the broker has one of its own, max-msg-size)"
+            f"{which} has {size} bytes, over the limit of {self._options.message_bytes_max}; "
+            "it was not sent: raise message_bytes_max and the broker's max-msg-size together"
         )
 
     async def _wait_for_room(self, size_bytes: int) -> None:

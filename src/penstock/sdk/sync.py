@@ -79,6 +79,7 @@ class Portal:
     def close(self) -> None:
         """End the thread; nothing may be running there any more."""
         if not self.loop.is_closed():
+            self.call(self.loop.shutdown_default_executor())  # it has resolved names
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()

@@ -26,7 +26,7 @@ from penstock.testing.clock import FakeClock
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20
-START_TIMEOUT_S = 10
+ANSWER_TIMEOUT_S = 10
 
 
 class MemoryBroker:
@@ -76,24 +76,27 @@ class MemoryBroker:
         assert self._loop is not None
         assert self._thread is not None
         self._across(self._stop())
+        self._across(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _start(self) -> None:
-        self._server = Server(self.settings, self.clock, memory_history=True)
-        await self._server.start()
+        server = Server(self.settings, self.clock, memory_history=True)
+        await server.start()
+        self._server = server
 
     async def _stop(self) -> None:
-        assert self._server is not None
-        await self._server.stop()
+        server, self._server = self._running(), None
+        await server.stop()
 
     def _across(self, work: Coroutine[object, object, T]) -> T:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_TIMEOUT_S)
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Ask on the broker's loop, where its state is whole."""
+        self._running()
         if self._thread is None:
             return question()
 
@@ -111,6 +114,7 @@ class MemoryBroker:
         return f"{host}:{port}"
 
     def client(self, **options: Unpack[ClientKeywords]) -> Client:
+        """A client of it on asyncio; for scripts there is ``Client.sync(broker.address)``."""
         return Client(self.address, **options)
 
     # -- time
@@ -163,25 +167,32 @@ class MemoryBroker:
     def depth(self, topic: str, channel: str | None = None) -> int:
         """How many messages wait: for a channel, or for the first channel to come."""
 
+        if channel is not None:
+            return self._count(topic, channel, Channel.depth)
+
         def count() -> int:
             found = self._host().broker.topics.get(topic)
-            if found is None:
-                return 0
-            if channel is None:
-                return found.depth()
-            return found.channels[channel].depth() if channel in found.channels else 0
+            return 0 if found is None else found.depth()
 
         return self._ask(count)
 
     def in_flight(self, topic: str, channel: str) -> int:
-        return self._ask(lambda: self._channel(topic, channel).in_flight_count())
+        """How many messages of a channel consumers have and did not finish."""
+        return self._count(topic, channel, Channel.in_flight_count)
 
     def sleeping(self, topic: str, channel: str) -> int:
         """How many messages a channel has requeued with a delay that has not passed."""
-        return self._ask(lambda: self._channel(topic, channel).sleeping_count())
+        return self._count(topic, channel, Channel.sleeping_count)
 
-    def _channel(self, topic: str, channel: str) -> Channel:
-        return self._host().broker.topics[topic].channels[channel]
+    def _count(self, topic: str, channel: str, of: Callable[[Channel], int]) -> int:
+        """Of a channel that nobody has named yet, 0."""
+
+        def count() -> int:
+            found = self._host().broker.topics.get(topic)
+            known = None if found is None else found.channels.get(channel)
+            return 0 if known is None else of(known)
+
+        return self._ask(count)
 
     def _host(self) -> Host:
         host = self._running().host
@@ -189,5 +200,6 @@ class MemoryBroker:
         return host
 
     def _running(self) -> Server:
-        assert self._server is not None, "the broker is not running: use it in a `with`"
+        if self._server is None:
+            raise RuntimeError("the broker is not running: ask it inside of its `with` block")
         return self._server
