@@ -81,7 +81,7 @@ class House:
         committer = self.host.committer
         return (
             self.host.journals.cover(self.clock.monotonic_ns())
-            and committer.state_durable == self.host.broker.state_version
+            and committer.state.durable == self.host.broker.state_version
         )
 
     def segments(self, pattern: str = "*") -> int:

@@ -25,6 +25,7 @@ from penstock.errors import DiskFull, OperatingError
 from penstock.failpoint import hit
 from penstock.protocol.block import Block
 from penstock.runtime.pool import Pool
+from penstock.runtime.state import StateSaver
 from penstock.storage.port import Engine, Log
 
 log = logging.getLogger("penstock.committer")
@@ -95,11 +96,7 @@ class Committer:
         self.after_turn: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
         self.on_failure: Callable[[Lane, OperatingError], None] = _nothing
-        self.on_state_saved: Callable[[OperatingError | None], None] = _nothing
-        self.state_busy = False
-        self.state_durable = 0
-        self.state_failure: OperatingError | None = None  # of the newest attempt
-        self.state_waiters: list[tuple[int, Turn]] = []
+        self.state = StateSaver(broker, engine, pool, self.wake)
         self.unwritten: list[Commit] = []  # to be written and synced off the loop
         self.alone_count = 0  # of commits under way by themselves
         self.together = False  # a group of commits is under way
@@ -122,8 +119,7 @@ class Committer:
                 self._commit(lane, now_ns)
         if self.unwritten:
             self._dispatch()
-        if broker.state_changes or self.state_waiters:
-            self._save_state()
+        self.state.save()
         if broker.dirty_channels:
             self._pump()
         self.after_turn()
@@ -165,9 +161,9 @@ class Committer:
         writer.busy = True
         commit = Commit(writer, blocks, turn, size)
         needed = max(lane.state_needed, self.broker.commit_state_needed)
-        if needed > self.state_durable:
+        if needed > self.state.durable:
             # a topic, a tag or a reservation that these blocks need is not safe yet
-            self.after_state(partial(self._write, commit), needed)
+            self.state.after(partial(self._write, commit), needed)
         else:
             self._write(commit, None)
 
@@ -349,91 +345,6 @@ class Committer:
                 overdue.append(writer)
         for writer in overdue:
             self.sync_behind(writer)
-
-    # -- state
-
-    def state_turn(self, version: int | None = None) -> Turn:
-        """A turn that ends when the state of that version is safe, or all that changed so far."""
-        turn = Turn()
-        needed = self.broker.state_version if version is None else version
-        if needed <= self.state_durable:
-            turn.over = True
-        else:
-            self.state_waiters.append((needed, turn))
-            self.wake()
-        return turn
-
-    def try_state_again(self) -> None:
-        """Called now and then: state that found no room, and that nobody waits for."""
-        if isinstance(self.state_failure, DiskFull):
-            self.state_turn()
-
-    def after_state(
-        self, then: Callable[[Exception | None], None], version: int | None = None
-    ) -> None:
-        """Call when that state (all that changed so far) is safe, or can't be made so."""
-        turn = self.state_turn(version)
-        if turn.over:
-            then(None)
-        else:
-            turn.waiters.append(_Continuation(turn, then))
-
-    def _save_state(self) -> None:
-        if self.state_busy:
-            return
-        broker = self.broker
-        changes, broker.state_changes = broker.state_changes, []
-        version = broker.state_version
-        state = self.engine.state
-        for key, value in changes:
-            if value is None:
-                state.delete(key)
-            else:
-                state.put(key, value)
-        self.state_busy = True
-
-        def job() -> None:
-            state.write()
-            state.sync()
-
-        def then(_: None, failure: Exception | None) -> None:
-            self.state_busy = False
-            error: OperatingError | None = None
-            if failure is None:
-                self.state_durable = version
-            else:
-                error = _not_saved(failure)
-                if self.state_failure is None:
-                    log.error("%s; what depends on it is refused", error)
-            self.state_failure = error
-            self.on_state_saved(error)
-            waiters, self.state_waiters = self.state_waiters, []
-            for needed, turn in waiters:
-                if needed <= version:
-                    turn.end(error)
-                else:
-                    self.state_waiters.append((needed, turn))
-            self.wake()
-
-        self.pool.submit(job, then)
-
-
-class _Continuation:
-    """What goes on when a state turn is over."""
-
-    __slots__ = ("then", "turn")
-
-    def __init__(self, turn: Turn, then: Callable[[Exception | None], None]) -> None:
-        self.turn = turn
-        self.then = then
-
-    def turn_over(self) -> None:
-        self.then(self.turn.error)
-
-
-def _not_saved(failure: Exception) -> OperatingError:
-    kind = DiskFull if isinstance(failure, DiskFull) else OperatingError
-    return kind(f"state could not be saved: {failure}")
 
 
 def _as_operating(lane: Lane, failure: Exception) -> OperatingError:

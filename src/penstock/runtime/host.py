@@ -105,7 +105,7 @@ class Host:
         self.committer.after_turn = self._after_turn
         self.committer.on_room = self._room
         self.committer.on_failure = self.trouble.lane_failed
-        self.committer.on_state_saved = self.trouble.state_saved
+        self.committer.state.on_saved = self.trouble.state_saved
         self.journals.on_failure = self.trouble.journal_failed
         self.removals = Removals(broker, self.committer, pool)
         broker.on_topic_made = self._topic_made
@@ -320,7 +320,7 @@ class Host:
 
     def _is_kept(self, topic: Topic) -> bool:
         """Whether the stored state knows all that the topic's lanes and channels need of it."""
-        durable = self.committer.state_durable
+        durable = self.committer.state.durable
         return all(one.state_needed <= durable for one in topic.lanes()) and all(
             one.state_needed <= durable for one in topic.channels.values()
         )
@@ -379,7 +379,7 @@ class Host:
         return self.state_turn()
 
     def state_turn(self, version: int | None = None) -> Turn:
-        return self.committer.state_turn(version)
+        return self.committer.state.turn(version)
 
     # -- back-pressure
 
@@ -421,7 +421,7 @@ class Host:
             self.chore_busy = True
             self.pool.submit(chore, self._chore_done)
         self.removals.try_again()
-        self.committer.try_state_again()
+        self.committer.state.try_again()
         self.trouble.look_at_disk()
 
     def _chore_done(self, _: None, failure: Exception | None) -> None:
@@ -451,7 +451,7 @@ class Host:
             or self.journals.busy
             or self.removals.under_way
             or self.reader.under_way
-            or self.committer.state_busy
+            or self.committer.state.busy
             or self.broker.state_changes
             or self.chore_busy
         ):

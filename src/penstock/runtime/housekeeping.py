@@ -145,7 +145,7 @@ class Housekeeping:
         if floor is not None and (
             monotonic_ns - floor.seen_at_ns < LOOK_AGAIN_NS
             or not self.journals.cover(floor.seen_at_ns)
-            or self.committer.state_durable < floor.state_version
+            or self.committer.state.durable < floor.state_version
             or any(ready.synced_end < end for ready, end in floor.needs)
         ):
             return 0

@@ -66,7 +66,7 @@ class Removals:
             else:
                 self._submit(name, job)
 
-        self.committer.after_state(then)
+        self.committer.state.after(then)
 
     def try_again(self) -> None:
         """Called now and then: what the disk refused."""

@@ -79,7 +79,7 @@ def test_a_full_disk_under_the_state_refuses_only_while_it_is_full() -> None:
     state.full = False
     rig.loop.advance(1)  # somebody looks if there is room
     rig.settle()
-    assert rig.host.committer.state_durable == rig.host.broker.state_version
+    assert rig.host.committer.state.durable == rig.host.broker.state_version
     topic.unpause()
     kept = rig.publish(topic, b"kept")
     rig.settle()
