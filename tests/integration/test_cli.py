@@ -240,3 +240,21 @@ def test_nsqds_start_up_lines(start_broker: StartBroker) -> None:
     ]
     assert -1 not in found
     assert found == sorted(found)
+
+
+def test_a_broker_that_wants_a_secret(start_broker: StartBroker, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    tokens.touch(mode=0o600)
+    tokens.write_text(
+        '[[token]]\nsecret = "shop"\n'
+        '[[token.authorizations]]\ntopic = "^orders$"\npermissions = ["publish"]\n'
+    )
+    broker = start_broker("--auth-token-file", str(tokens), verb="serve")
+    for verb in ("pub", "tail"):
+        said = penstock(verb, "orders", *at(broker), stdin="one", code=1)
+        assert said.stderr.endswith("has no auth_secret: put it into PENSTOCK_AUTH_SECRET\n")
+    penstock("pub", "orders", *at(broker), "--auth-secret", "shop", stdin="one")
+    said = penstock("pub", "other", *at(broker), "--auth-secret", "shop", stdin="one", code=1)
+    refused, counts = said.stderr.splitlines()[-2:]
+    assert refused.startswith("penstock pub: the broker refused a message to 'other': E_UNAUTH")
+    assert counts == "Of this run, 0 messages are safe, 1 were not kept and 0 may have been."

@@ -3,11 +3,14 @@
 import argparse
 import os
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, OperatingError
 from penstock.names import NAME_RULE, is_valid_name
 from penstock.sdk import Client
+from penstock.sdk.errors import Refused
 from penstock.sdk.sync import SyncClient
 
 BROKER_VARIABLE = "PENSTOCK_BROKER"
@@ -49,8 +52,19 @@ def name(text: str) -> str:
     return text
 
 
-def client_of(args: argparse.Namespace) -> SyncClient:
+@contextmanager
+def client_of(args: argparse.Namespace) -> Iterator[SyncClient]:
     """The client that the arguments ask for, not connected yet."""
+    try:
+        with _client(args) as client:
+            yield client
+    except Refused as error:
+        if error.code != "E_AUTH_FIRST":
+            raise
+        raise OperatingError(f"{error}: put it into {SECRET_VARIABLE}") from error
+
+
+def _client(args: argparse.Namespace) -> SyncClient:
     named = os.environ.get(BROKER_VARIABLE, "").split(",")
     brokers = args.broker or [broker for broker in named if broker] or [BROKER]
     return Client.sync(

@@ -123,9 +123,17 @@ def _publish(
         # of this portion; what was published before it is safe whatever became of it
         summary.messages += error.kept
         raise OperatingError(
-            f"{error}\nOf this run, {summary.messages} messages are safe.", retry=error.retry
+            f"{_first_reason(error)}\nOf this run, {summary.messages} messages are safe, "
+            f"{error.not_kept} were not kept and {error.unknown} may have been.",
+            retry=error.retry,
         ) from error
     summary.size_bytes += sum(map(len, full))
+
+
+def _first_reason(error: PublishError) -> PublishError:
+    """Of what became of many, what became of the first that failed."""
+    cause = error.__cause__
+    return _first_reason(cause) if isinstance(cause, PublishError) else error
 
 
 def source_of(args: argparse.Namespace) -> Source:
