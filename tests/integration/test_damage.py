@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock.protocol.journal import SKIPPED, Batch
 from penstock.storage.file.engine import FileEngine
 from penstock.storage.file.log import FileOptions
 from tests.support.blocks import block
@@ -383,6 +384,34 @@ def test_a_log_that_is_gone_as_a_whole(
     (damage,) = check(path, code=3).damage
     assert damage["log"] == "0/0" and damage["seqs"] == [0, 7]
     assert_stays_closed(path, start_broker, connect)
+
+
+def test_a_damaged_journal_that_no_channel_knows(
+    tmp_path: Path, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Its name cannot be used, and that is all."""
+    path = tmp_path / "data"
+    engine = FileEngine(str(path), FileOptions(reserve_bytes=0))
+    journal = engine.journal("orders", "left")
+    for number in range(2):
+        journal.append(Batch([(SKIPPED, 1, number, number + 1, 0, 0, 0)], {}))
+        journal.write()
+        journal.sync()
+    engine.close()
+    file = path / "topics/orders/channels/left/journal_1"
+    stored = bytearray(file.read_bytes())
+    stored[30] ^= 1
+    file.write_bytes(stored)
+    broker = start_broker(*SETTINGS, data_path=path)
+    peer = connect(broker.port)
+    for _ in range(2):
+        peer.send(b"SUB orders left\n")
+        frame = peer.next_frame()
+        assert frame.kind == ERROR
+        assert b"is damaged at offset" in frame.data
+        peer = connect(broker.port)
+    peer.subscribe("orders", "other", ready=1)
+    assert file.read_bytes() == stored
 
 
 # --- damage of what all topics need

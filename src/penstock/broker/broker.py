@@ -85,7 +85,7 @@ class Broker:
         self.alarms: list[tuple[int, int, Alarmed]] = []
         self.wakes: list[tuple[int, int, Alarmed]] = []
         self.alarm_count = 0
-        # who makes something new hears first that it can be kept: these may raise OperatingError
+        # who makes something new hears first that it can be kept: these raise PenstockError if not
         self.on_topic_made: Callable[[Topic], None] = _nothing
         self.on_delay_made: Callable[[Partition, Lane], None] = _nothing
         self.on_channel_made: Callable[[Channel], None] = _nothing

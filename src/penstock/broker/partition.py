@@ -34,7 +34,7 @@ class PartitionHost(Protocol):
     def new_lane(self, owner: LaneOwner, topic: str, partition: int, lane: int) -> Lane: ...
 
     def delay_made(self, partition: Partition, lane: Lane) -> None:
-        """Raises OperatingError when it cannot be kept."""
+        """Raises PenstockError when it cannot be kept."""
 
     def wake(self, wall_ns: int, target: Alarmed) -> None: ...
 

@@ -56,7 +56,7 @@ class TopicHost(ChannelHost, PartitionHost, Protocol):
         answered: a request, a block of these lanes, a consumer of these channels."""
 
     def channel_made(self, channel: Channel) -> None:
-        """Raises OperatingError when it cannot be kept."""
+        """Raises PenstockError when it cannot be kept."""
 
     def channel_dropped(self, channel: Channel) -> None: ...
 

@@ -393,7 +393,7 @@ class Connection(Wire):
             else:
                 due_ns = now_ns + delay_ms * 1_000_000
                 turn = topic.publish_delayed(bodies, size, due_ns, now_ns)
-        except OperatingError as error:
+        except PenstockError as error:
             self.fail(failed("DPUB", error))
             return
         self.owe(turn, OK_FRAME, "DPUB", size)
@@ -426,7 +426,7 @@ class Connection(Wire):
             return
         try:
             self.channel = channel = topic.channel(channel_name, now_ns)
-        except OperatingError as error:
+        except PenstockError as error:
             self.fail(failed("SUB", error))
             return
         self.subscriber = Subscriber(
