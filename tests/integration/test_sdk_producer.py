@@ -340,7 +340,7 @@ async def test_no_broker_for_too_long_tells_why() -> None:
     async with FakeNsqd() as broker, client(broker).producer(publish_timeout=0.2) as producer:
         await broker.stop()
         await turns_until(lambda: producer.statistics().address is None)
-        with pytest.raises(PublishTimeout, match=rf"could not be sent .*{broker.port}") as caught:
+        with pytest.raises(PublishTimeout, match=rf"{broker.port}.* could be sent") as caught:
             await producer.publish("t", b"x")
         assert (caught.value.not_kept, caught.value.unknown) == (1, 0)
 

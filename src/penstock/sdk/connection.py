@@ -98,7 +98,13 @@ async def connect(
         raise BrokerUnreachable(
             f"no answer from {address} within {options.connect_timeout:g} s"
         ) from error
-    except (OSError, ssl.SSLError) as error:
+    except ssl.SSLError as error:
+        connection.abort("TLS failed")
+        raise BrokerUnreachable(
+            f"no TLS with {address}: {getattr(error, 'verify_message', error)}; to trust an "
+            "authority of your own give tls=ssl.create_default_context(cafile=...)"
+        ) from error
+    except OSError as error:
         connection.abort("the connection failed")
         raise BrokerUnreachable(
             f"cannot connect to {address}: {_reason(error)}; "

@@ -25,11 +25,12 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from penstock.errors import OperatingError
 from penstock.limits import MSG_TIMEOUT_DEFAULT_MS
 from penstock.names import NAME_RULE, is_valid_name
 from penstock.protocol import nsq_client as wire
 from penstock.sdk.backoff import Backoff, delay
-from penstock.sdk.connection import PERMANENT_CODES, STABLE_AFTER, connect, report_bug
+from penstock.sdk.connection import STABLE_AFTER, connect, report_bug
 from penstock.sdk.credit import grants, shares
 from penstock.sdk.errors import BrokerUnreachable, ClientClosed, MessageInvalid, Refused
 from penstock.sdk.iteration import Iteration
@@ -98,7 +99,7 @@ class Consumer:
         self._owed = False  # a raise of credit waits for another connection to settle
         self._timers: list[asyncio.TimerHandle] = []
         self._drained: asyncio.Future[None] | None = None
-        self._failure: Refused | None = None
+        self._failure: OperatingError | None = None
         self._started = False
         self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
@@ -127,7 +128,11 @@ class Consumer:
                 link.abort()
             raise
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        hopeless = [failure for failure in failures if not _may_pass(failure)]
+        hopeless = [
+            failure
+            for failure in failures
+            if not (isinstance(failure, OperatingError) and failure.retry)
+        ]
         if hopeless or len(failures) == len(outcomes):
             await asyncio.gather(*(link.close() for link in list(self._links)))
             if hopeless:
@@ -430,7 +435,7 @@ class Consumer:
             try:
                 link = await self._connect(address)
             except (BrokerUnreachable, Refused) as error:
-                if isinstance(error, Refused) and not _may_pass(error):
+                if not error.retry:
                     self._fail(error)
                     return
                 log.warning("%s", error)
@@ -458,7 +463,7 @@ class Consumer:
         self._share()
         return link
 
-    def _fail(self, error: Refused) -> None:
+    def _fail(self, error: OperatingError) -> None:
         """No attempt can help: whoever iterates is told."""
         self._failure = error
         self._wake_all()
@@ -587,10 +592,3 @@ def _this_task() -> asyncio.Task[object]:
     task = asyncio.current_task()
     assert task is not None, "only code that runs in a task can wait for messages"
     return task
-
-
-def _may_pass(failure: BaseException) -> bool:
-    """Whether another attempt at the same address can succeed."""
-    if isinstance(failure, Refused):
-        return failure.code not in PERMANENT_CODES
-    return isinstance(failure, BrokerUnreachable)

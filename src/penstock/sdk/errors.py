@@ -53,7 +53,7 @@ class PublishRefused(PublishError):
 
 
 class PublishLost(PublishError):
-    """The connection ended before the broker's answer: the messages may have been kept."""
+    """The connection, or the producer, ended before the broker's answer."""
 
 
 class PublishTimeout(PublishError):

@@ -158,7 +158,7 @@ class Producer:
                 self._reconnecting.cancel()
             # What a close that was given up leaves behind, or its publishers would wait for ever.
             for batch in self._outbox.drop_all():
-                self._fail_lost(batch, "the producer was closed")
+                self._give_up(batch, "the producer was closed", PublishLost)
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.abort("closed")
@@ -336,21 +336,9 @@ class Producer:
     def _check_deadlines(self) -> None:
         self._deadlines = None
         self._outbox.seal()
-        seconds = self._options.publish_timeout
+        waited = f"{self._options.publish_timeout:g} s have passed{self._because()}"
         for batch in self._outbox.expire(self._loop.time()):
-            if batch.attempts:
-                sentence = (
-                    f"no answer within {seconds:g} s for a message to {batch.topic!r}"
-                    f"{self._because()}; it may have been kept: publishing it again can make a "
-                    "duplicate"
-                )
-                self._fail(batch, partial(PublishTimeout, sentence, unknown=1))
-            else:
-                sentence = (
-                    f"a message to {batch.topic!r} could not be sent within {seconds:g} s"
-                    f"{self._because()}; it was not kept: publish it again"
-                )
-                self._fail(batch, partial(PublishTimeout, sentence, not_kept=1))
+            self._give_up(batch, waited, PublishTimeout)
         self._room.expire(self._loop.time(), self._no_room)
         self._room.give()
         self._pump()
@@ -365,19 +353,20 @@ class Producer:
                 # One error each: they are raised in different places and collect different traces.
                 receipt.set_exception(new_error())
 
-    def _fail_lost(self, batch: Batch, event: str) -> None:
+    def _give_up(self, batch: Batch, event: str, error: type[PublishError]) -> None:
+        """It will not be sent, or not answered: whoever waits is told which of the two."""
         if batch.attempts:
             sentence = (
                 f"{event} before the broker answered for a message to {batch.topic!r}; it may have "
                 "been kept: publishing it again can make a duplicate"
             )
-            self._fail(batch, partial(PublishLost, sentence, unknown=1))
+            self._fail(batch, partial(error, sentence, unknown=1))
         else:
             sentence = (
-                f"{event} before a message to {batch.topic!r} was sent; it was not kept: "
+                f"{event} before a message to {batch.topic!r} could be sent; it was not kept: "
                 "publish it again"
             )
-            self._fail(batch, partial(PublishError, sentence, not_kept=1))
+            self._fail(batch, partial(error, sentence, not_kept=1))
 
     # --- what the connection calls ---------------------------------------------------------------
 
@@ -440,7 +429,7 @@ class Producer:
             self._resent += self._outbox.return_sent()
         else:
             for batch in self._outbox.drop_sent():
-                self._fail_lost(batch, self._trouble)
+                self._give_up(batch, self._trouble, PublishLost)
             self._room.give()
         if self._closed and not self._outbox.pending_messages:
             return  # as close() asked for
