@@ -304,14 +304,25 @@ class Connection(Wire):
         authorizer.authorize(self.secret, self.peer.rpartition(":")[0], self.secured, name, then)
 
     def _authorized(self, grants: Grants | None, error: PeerError | None) -> None:
+        granted = self._granted(grants, error)
+        if granted is not None:
+            self.answer(frame(FRAME_RESPONSE, granted.answer()))
+            self._unpark()
+
+    def _reauthorized(self, grants: Grants | None, error: PeerError | None) -> None:
+        if self._granted(grants, error) is not None:
+            self.allowed.clear()
+            self._unpark()
+
+    def _granted(self, grants: Grants | None, error: PeerError | None) -> Grants | None:
+        """What is in force from here on; a client that got nothing is told."""
         if self.transport is None:
-            return
+            return None
         if grants is None:
             self.fail(error or PeerError("E_AUTH_FAILED", "AUTH failed"))
-            return
+            return None
         self.grants = grants
-        self.answer(frame(FRAME_RESPONSE, grants.answer()))
-        self._unpark()
+        return grants
 
     def _may(self, verb: str, topic: str, channel: str, command: Command) -> bool:
         """Whether the client may; False also when it waits for the auth server again."""
@@ -330,16 +341,6 @@ class Connection(Wire):
             return False
         self.allowed.add((topic, channel))
         return True
-
-    def _reauthorized(self, grants: Grants | None, error: PeerError | None) -> None:
-        if self.transport is None:
-            return
-        if grants is None:
-            self.fail(error or PeerError("E_AUTH_FAILED", "AUTH failed"))
-            return
-        self.grants = grants
-        self.allowed.clear()
-        self._unpark()
 
     def _topic(self, name: str, command: Command) -> Topic | None:
         """The topic, or None: the command waits until it is open."""
