@@ -366,7 +366,7 @@ class Simulation:
 
     def _left(self) -> list[str]:
         assert self.host is not None
-        left = [f"{name} is not loaded" for name in self.host.loading]
+        left = [f"{name} is not loaded" for name in self.host.topics.loading]
         left += [f"connection {link.number} is not read" for link in self.links if link.unread]
         if self.host.broker.uncommitted_bytes:
             left.append("something is not committed")
