@@ -15,7 +15,7 @@ docs/cli.md.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
 from importlib import import_module
@@ -67,6 +67,20 @@ exit codes: 0 done · 1 the work failed · 2 wrong argument or setting · 3 dama
 
 class Parser(argparse.ArgumentParser):
     """argparse with one-sentence errors, on which nothing was done."""
+
+    def parse_args(  # type: ignore[override]  # nobody here hands it a namespace
+        self, args: Sequence[str] | None = None
+    ) -> argparse.Namespace:
+        """As argparse's; a mistyped flag is told with the nearest that exists."""
+        parsed, unknown = self.parse_known_args(args)
+        flags = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+        if flags:
+            self.error(
+                f"there is no flag '{flags[0]}'{_near(flags[0], self._option_string_actions)}"
+            )
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith(("?", ".")) else "."
@@ -124,8 +138,11 @@ def _without_verb(arguments: list[str]) -> int:
         parser.print_help()
         return ExitCode.USAGE
     if not arguments[0].startswith("-"):
-        near = get_close_matches(arguments[0], VERBS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        parser.error(f"there is no verb '{arguments[0]}'{hint}")
+        parser.error(f"there is no verb '{arguments[0]}'{_near(arguments[0], VERBS)}")
     parser.parse_args(arguments)
     return ExitCode.OK
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -30,7 +30,5 @@ def topics_of(survey: Survey, state: Iterable[str], topic: str | None) -> list[s
     if topic is None:
         return sorted(topics)
     if topic not in topics:
-        raise ConfigError(
-            f"{survey.root} holds no topic '{topic}'{nearest(topic, topics)}; nothing was read"
-        )
+        raise ConfigError(f"{survey.root} holds no topic '{topic}'{nearest(topic, topics)}")
     return [topic]

@@ -79,6 +79,18 @@ def test_a_wrong_argument_is_one_sentence(
     )
 
 
+def test_an_unknown_flag_names_the_nearest(
+    verb: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["try", "--hepl=x"])
+    assert ended.value.code == ExitCode.USAGE
+    assert capsys.readouterr().err == (
+        "penstock try: there is no flag '--hepl'; did you mean '--help'? "
+        "See 'penstock try --help'.\n"
+    )
+
+
 def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["sreve"])

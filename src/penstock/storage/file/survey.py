@@ -384,11 +384,11 @@ class Survey:
 
     def _not_ours(self) -> str:
         if not Path(self.root).exists():
-            return "there is nothing"
+            return "it does not exist"
         names = sorted(names_in(self.disk, self.root))
         inside = [name for name in names if Path(self.root, name, layout.FORMAT).is_file()]
         if inside:
-            return f"but {self.root}/{inside[0]} is one"
+            return f"did you mean {self.root}/{inside[0]}?"
         return "it has no file 'format'" if names else "it is empty"
 
     def _redone(self) -> tuple[dict[str, list[tuple[int, int]]], CorruptionError | None]:

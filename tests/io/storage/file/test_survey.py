@@ -362,7 +362,7 @@ def test_a_damaged_state_still_says_what_stands_in_front(opener: Opener, data: P
 def test_what_is_not_ours(tmp_path: Path) -> None:
     for path, says in (
         (tmp_path, "it is empty"),
-        (tmp_path / "none", "there is nothing"),
+        (tmp_path / "none", "it does not exist"),
     ):
         with pytest.raises(ConfigError, match=f"is not a data directory: {says}"):
             Survey(str(path))
@@ -374,7 +374,7 @@ def test_what_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_a_directory_above_ours_says_which_is(filled: Path) -> None:
-    with pytest.raises(ConfigError, match=f"not a data directory: but {filled} is one"):
+    with pytest.raises(ConfigError, match=rf"not a data directory: did you mean {filled}\?"):
         Survey(str(filled.parent))
 
 
