@@ -619,6 +619,27 @@ async def test_a_start_that_is_given_up_leaves_no_connection() -> None:
 
 
 @in_loop
+async def test_a_stop_while_it_starts_stops_it() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(*numbers(3))
+        consumer = client(broker).consumer("t", "c")
+
+        def stop(_session: Session, words: list[bytes], _body: bytes) -> None:
+            if words[0] == b"SUB":
+                consumer.request_stop()
+
+        broker.script = stop
+        async with consumer:
+            await consumer.run(_never)
+        assert broker.finished == []
+        assert not broker.sessions
+
+
+async def _never(message: Message) -> None:
+    raise AssertionError(message)
+
+
+@in_loop
 async def test_messages_on_their_way_when_the_stop_begins_go_back() -> None:
     async with FakeNsqd() as broker:
 

@@ -369,6 +369,20 @@ async def test_close_waits_for_answers() -> None:
 
 
 @in_loop
+async def test_a_close_while_it_starts_leaves_no_connection() -> None:
+    async with FakeNsqd() as broker:
+        producer = client(broker).producer()
+        broker.script = lambda *_: b""
+        starting = asyncio.create_task(producer.start())
+        await broker.until(lambda: bool(broker.commands))
+        await producer.close()
+        broker.sessions[0].send(frame(0, b"{}"))
+        with pytest.raises(ClientClosed, match="make a new one"):
+            await starting
+        await broker.until(lambda: not broker.sessions)
+
+
+@in_loop
 @pytest.mark.parametrize("on_lost", ["resend", "fail"])
 async def test_a_close_that_is_given_up_tells_everybody(on_lost: OnLost) -> None:
     async with FakeNsqd() as broker:

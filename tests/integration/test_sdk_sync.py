@@ -344,6 +344,26 @@ def test_a_closed_client_says_so(broker: ThreadedNsqd) -> None:
         producer.publish("t", b"x")
 
 
+def test_closing_ends_what_other_threads_wait_for(broker: ThreadedNsqd) -> None:
+    broker.fake.script = lambda *_: b""
+    client = Client.sync(broker.fake.address)
+    outcome: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            client.producer()
+        except ClientClosed as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    broker.until(lambda: bool(broker.fake.commands))
+    client.close()
+    thread.join(4)  # the connect_timeout is 5
+    assert not thread.is_alive()
+    assert "make a new one" in str(outcome[0])
+
+
 def test_no_broker(broker: ThreadedNsqd) -> None:
     with Client.sync("127.0.0.1:1") as client:
         with pytest.raises(BrokerUnreachable, match="cannot connect to 127"):

@@ -102,6 +102,7 @@ class Consumer:
         self._failure: OperatingError | None = None
         self._started = False
         self._stopping = False
+        self._drain_seconds = 0.0
         self._stopped: asyncio.Task[None] | None = None
         self._received = self._finished = self._requeued = self._touched = 0
         self._stale = self._refused = self._connects = 0
@@ -146,6 +147,8 @@ class Consumer:
         self._later(self._options.rotate_interval, self._rotate)
         if self._options.auto_touch:
             self._later(self._touch_interval(), self._touch_all, frozenset())
+        if self.closed:  # as it was asked to in the meantime
+            self._begin_stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -183,17 +186,20 @@ class Consumer:
         if self._stopping:
             return
         self._stopping = True
+        self._drain_seconds = self._options.drain_timeout if timeout is None else timeout
         if self._started:
-            # First of all, or the broker would send to us again what is now given back.
-            for link in self._links:
-                link.begin_close()
-            # At once, or a loop that does not await would be given what waits here.
-            self._give_back(self._buffer)
-            self._buffer.clear()
-            self._wake_all()
-            seconds = self._options.drain_timeout if timeout is None else timeout
-            self._stopped = self._loop.create_task(self._stop(seconds))
-            self._stopped.add_done_callback(report_bug)
+            self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        # First of all, or the broker would send to us again what is now given back.
+        for link in self._links:
+            link.begin_close()
+        # At once, or a loop that does not await would be given what waits here.
+        self._give_back(self._buffer)
+        self._buffer.clear()
+        self._wake_all()
+        self._stopped = self._loop.create_task(self._stop(self._drain_seconds))
+        self._stopped.add_done_callback(report_bug)
 
     async def _stop(self, seconds: float) -> None:
         for timer in self._timers:

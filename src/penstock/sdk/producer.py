@@ -102,12 +102,15 @@ class Producer:
 
     async def start(self) -> None:
         """Connect to the first address that answers; if none does, say what each one said."""
-        if self._closed:
+        if not self.closed:
+            if self._started:
+                return
+            self._loop = asyncio.get_running_loop()
+            await self._connect_any()
+        if self.closed:  # before, or in the meantime
+            if self._connection is not None:
+                self._connection.abort("closed")
             raise ClientClosed("this producer was closed; make a new one")
-        if self._started:
-            return
-        self._loop = asyncio.get_running_loop()
-        await self._connect_any()
         self._started = True
         self._room.open()
 

@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -67,6 +67,8 @@ class Portal:
         future = self.submit(work)
         try:
             return future.result()
+        except CancelledError:
+            raise ClientClosed("this client was closed meanwhile; make a new one") from None
         except BaseException:
             future.cancel()
             raise
@@ -77,12 +79,20 @@ class Portal:
             self.loop.call_soon_threadsafe(call, *arguments)
 
     def close(self) -> None:
-        """End the thread; nothing may be running there any more."""
+        """End the thread, and what other threads still wait for."""
         if not self.loop.is_closed():
+            self.call(_end_others())
             self.call(self.loop.shutdown_default_executor())  # it has resolved names
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()
+
+
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class SyncClient:
