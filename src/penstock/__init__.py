@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from penstock.errors import ConfigError, PenstockError
+    from penstock.errors import ConfigError, OperatingError, PenstockError
     from penstock.sdk import (
         AlreadySettled,
         BrokerUnreachable,
@@ -36,6 +36,7 @@ __all__ = [
     "Consumer",
     "Message",
     "PenstockError",
+    "OperatingError",
     "ConfigError",
     "PublishError",
     "PublishRefused",
@@ -48,11 +49,13 @@ __all__ = [
     "ClientClosed",
 ]
 
+_GENERAL = {"PenstockError", "OperatingError", "ConfigError"}  # not only the SDK's
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    home = "penstock.errors" if name in {"PenstockError", "ConfigError"} else "penstock.sdk"
+    home = "penstock.errors" if name in _GENERAL else "penstock.sdk"
     value: object = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -1,20 +1,25 @@
 """What users can see is documented, and what is documented exists."""
 
 import re
+import tomllib
 from collections.abc import Iterable
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.cli import VERBS, ExitCode
 from penstock.config import SETTINGS
 from penstock.protocol.nsq import FAILED, SETTLING
+from penstock.sdk.options import ClientOptions, ConsumerOptions, ProducerOptions
 from tests.tidy.documented import CONFIGURATION, documented
 from tests.tidy.tree import ROOT, SOURCE, modules
 
 NSQ = ROOT / "docs" / "nsq.md"
 SDK = SOURCE / "sdk"
+SDK_PAGE = ROOT / "docs" / "sdk.md"
 CLIENT_SIDE = SOURCE / "protocol" / "nsq_client.py"  # its errors are the SDK's
 CLI = ROOT / "docs" / "cli.md"
 
@@ -97,3 +102,37 @@ def test_exit_codes_are_documented() -> None:
     assert set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE)) == {
         str(code.value) for code in ExitCode
     }
+
+
+def test_the_sdks_settings_are_documented_and_exist() -> None:
+    rows = re.findall(r"^\| ((?:`[a-z_]+`(?:, )?)+) \|", SDK_PAGE.read_text("utf-8"), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"[a-z_]+", row)]
+    existing = [
+        field.name
+        for options in (ClientOptions, ProducerOptions, ConsumerOptions)
+        for field in fields(options)
+    ]
+    assert sorted(named) == sorted(existing)
+
+
+def test_the_sdks_exceptions_are_documented_and_exist() -> None:
+    named = set(re.findall(r"^\| `([A-Z]\w+)` \|", SDK_PAGE.read_text("utf-8"), re.MULTILINE))
+    raised = {
+        name
+        for name in penstock.__all__
+        if isinstance(getattr(penstock, name), type)
+        and issubclass(getattr(penstock, name), Exception)
+    }
+    assert named | {"PenstockError", "OperatingError"} == raised
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert [page.name for page in ROOT.glob("docs/*.md") if f"docs/{page.name}" not in text] == []
+
+
+def test_every_dependency_has_its_decision() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {re.match(r"[\w-]+", wanted)[0] for wanted in project["dependencies"]}  # type: ignore[index]
+    titles = [path.read_text("utf-8").partition("\n")[0] for path in ROOT.glob("docs/adr/*.md")]
+    assert [name for name in needed if not any(name in title for title in titles)] == []
