@@ -27,7 +27,6 @@ from tests.tidy.tree import ROOT
 pytestmark = pytest.mark.slow
 
 TOPIC = "orders"
-DAY_MS = 24 * 3_600_000
 
 
 class Worker:

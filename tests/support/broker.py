@@ -236,12 +236,6 @@ class Broker:
     def open_files(self) -> int:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
-    def cpu_seconds(self) -> float:
-        fields = (
-            Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        )
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     # --- inside --------------------------------------------------------------------------------
 
     def _read_log(self, stderr: IO[str]) -> None:

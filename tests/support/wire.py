@@ -158,7 +158,6 @@ class Peer:
         host: str = "127.0.0.1",
     ) -> None:
         self.answer_heartbeats = answer_heartbeats
-        self.heartbeats_seen = 0
         self._patience = PATIENCE_SECONDS
         self._socket: socket.socket = socket.create_connection((host, port), PATIENCE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -267,7 +266,6 @@ class Peer:
             if frame is None:
                 raise Closed("the broker closed the connection")
             if self.answer_heartbeats and frame == (RESPONSE, HEARTBEAT):
-                self.heartbeats_seen += 1
                 self.send(NOP)
                 continue
             return frame

@@ -55,11 +55,6 @@ def refuse(lane: Lane, error: OperatingError, *, lasting: bool = False) -> list[
     return blocks
 
 
-def bodies_of(frames: bytes) -> list[bytes]:
-    """The bodies of messages as they went to a consumer."""
-    return [body for _, _, body in messages_of(frames)]
-
-
 def messages_of(frames: bytes) -> list[tuple[int, int, bytes]]:
     """(id, attempts, body) of each message as it went to a consumer."""
     out: list[tuple[int, int, bytes]] = []
