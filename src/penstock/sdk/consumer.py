@@ -25,11 +25,11 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from penstock.backoff import Backoff, delay
 from penstock.errors import OperatingError
 from penstock.limits import MSG_TIMEOUT_DEFAULT_MS
 from penstock.names import NAME_RULE, is_valid_name
 from penstock.protocol import nsq_client as wire
-from penstock.sdk.backoff import Backoff, delay
 from penstock.sdk.connection import STABLE_AFTER, connect, report_bug
 from penstock.sdk.credit import grants, shares
 from penstock.sdk.errors import BrokerUnreachable, ClientClosed, MessageInvalid, Refused

@@ -22,9 +22,9 @@ from itertools import islice
 from types import TracebackType
 from typing import Self, cast
 
+from penstock.backoff import Backoff
 from penstock.names import NAME_RULE, is_valid_name
 from penstock.protocol import nsq_client as wire
-from penstock.sdk.backoff import Backoff
 from penstock.sdk.connection import (
     PERMANENT_CODES,
     STABLE_AFTER,

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sdk.backoff import Backoff, delay
+from penstock.backoff import Backoff, delay
 
 
 def test_doubling_to_the_longest_and_anew() -> None:
