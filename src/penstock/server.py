@@ -8,18 +8,25 @@ starts it owns the event loop and the signals.
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from dataclasses import replace
 
 from penstock.broker.broker import BrokerOptions, TopicPolicy
 from penstock.clock import Clock, SystemClock
+from penstock.cluster.lookups import Lookups
 from penstock.config import Address, Settings
 from penstock.doors.nsq.door import NsqDoor
+from penstock.doors.nsq.identify import NSQD_VERSION
 from penstock.limits import HOUR_MS
+from penstock.protocol.lookup import Node
 from penstock.runtime.host import Host, HostOptions
 from penstock.runtime.pool import DiskPool, LoopPool
 from penstock.storage.file.log import FileOptions
 from penstock.storage.memory import MemoryEngine
 from penstock.storage.registry import open_engine
+
+log = logging.getLogger("penstock.server")
 
 
 class Server:
@@ -34,6 +41,7 @@ class Server:
         self.host: Host | None = None
         self.nsq: NsqDoor | None = None
         self.pool: DiskPool | LoopPool | None = None
+        self.lookups: Lookups | None = None
 
     async def start(self) -> None:
         """Open the storage and listen; raises in one sentence what is in the way."""
@@ -55,9 +63,24 @@ class Server:
             self.nsq = NsqDoor(self.host, self.settings, SystemClock())
             self.host.start()
             await self.nsq.start()
+            self._register(self.host)
         except BaseException:
             engine.close()
             raise
+
+    def _register(self, host: Host) -> None:
+        """With name servers, which are not waited for."""
+        addresses = self.settings.lookupd_tcp_addresses
+        node = node_of(self.settings, self.tcp_addresses[0])
+        if addresses and not node.tcp_port:
+            log.warning(
+                "LOOKUP: nsqlookupd knows brokers by a TCP port, and %s has none: this broker"
+                " registers nowhere. Set broadcast_tcp_port to where clients reach it",
+                self.tcp_addresses[0],
+            )
+        elif addresses:
+            self.lookups = Lookups(host.broker, node, addresses)
+            self.lookups.start()
 
     @property
     def tcp_addresses(self) -> list[Address]:
@@ -65,13 +88,30 @@ class Server:
         return self.nsq.addresses
 
     async def stop(self) -> None:
-        """Let clients go, commit and close everything cleanly."""
+        """Leave the name servers, let clients go, commit and close everything cleanly."""
+        if self.lookups is not None:
+            await self.lookups.stop()
         if self.nsq is not None:
             await self.nsq.stop()
         if self.host is not None:
             await self.host.stop()
         if self.pool is not None:
             self.pool.close()
+
+
+def node_of(settings: Settings, tcp: Address) -> Node:
+    """Where this broker says that it is reached. nsqlookupd takes nobody without an HTTP port, and
+    tells brokers of one host apart by it: without an HTTP door it is the TCP port, which is at
+    least no other broker's."""
+    host = socket.gethostname()
+    tcp_port = settings.broadcast_tcp_port or tcp.port
+    return Node(
+        broadcast_address=settings.broadcast_address or host,
+        hostname=host,
+        tcp_port=tcp_port,
+        http_port=settings.broadcast_http_port or tcp_port,
+        version=NSQD_VERSION,
+    )
 
 
 def host_options(settings: Settings) -> HostOptions:

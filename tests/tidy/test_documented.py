@@ -27,10 +27,6 @@ CLI = ROOT / "docs" / "cli.md"
 NOT_USED_YET = {
     "http_address",
     "https_address",
-    "broadcast_address",
-    "broadcast_tcp_port",
-    "broadcast_http_port",
-    "lookupd_tcp_addresses",
 }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush
 from typing import cast
@@ -90,6 +90,8 @@ class Broker:
         self.on_delay_made: Callable[[Partition, Lane], None] = _nothing
         self.on_channel_made: Callable[[Channel], None] = _nothing
         self.on_channel_dropped: Callable[[Channel], None] = _nothing
+        # a topic (and no channel) or a channel of it came or went: look when this call is over
+        self.on_named: Callable[[str, str], None] = _nothing
 
     # -- state
 
@@ -175,6 +177,7 @@ class Broker:
         self.on_topic_made(topic)
         self.topics[name] = topic
         self.keep(topic, topic.lanes())
+        self.on_named(name, "")
         return topic
 
     def topic_from(self, name: str) -> Topic:
@@ -205,6 +208,8 @@ class Broker:
         topic = self.topics[name]
         for channel in [*topic.channels]:
             topic.let_go(channel)
+            self.on_named(name, channel)
+        self.on_named(name, "")
         del self.topics[name]
         topic.gone = True
         self.known.pop(name, None)
@@ -219,6 +224,20 @@ class Broker:
         for partition in topic.partitions:
             partition.schedule = Schedule()  # an alarm may hold on to the partition for long
         return topic
+
+    def topic_names(self) -> list[str]:
+        """Loaded or not."""
+        return [*(self.known | self.topics)]
+
+    def channel_names(self, topic: str) -> Collection[str] | None:
+        """Of a topic, loaded or not; None if there is none."""
+        loaded = self.topics.get(topic)
+        if loaded is not None:
+            return loaded.channels.keys()
+        document = self.known.get(topic)
+        if document is None:
+            return None
+        return cast("TopicDocument", json.loads(document))["channels"].keys()
 
     # -- effects
 
@@ -238,11 +257,13 @@ class Broker:
 
     def channel_made(self, channel: Channel) -> None:
         self.on_channel_made(channel)
+        self.on_named(channel.topic, channel.name)
 
     def channel_dropped(self, channel: Channel) -> None:
         if not channel.ephemeral and not self.topics[channel.topic].ephemeral:
             self._note_gone(f"{channel.topic}/{channel.name}")
         self.on_channel_dropped(channel)
+        self.on_named(channel.topic, channel.name)
 
     def _note_gone(self, name: str) -> None:
         self.gone.add(name)

@@ -223,8 +223,6 @@ def _run(asked: Asked) -> None:
 
         if settings.http_address is not None:
             log.info("HTTP: this version has no HTTP API, so not on %s", settings.http_address)
-        for address in settings.lookupd_tcp_addresses:
-            log.warning("LOOKUP: this version registers with no nsqlookupd, so not at %s", address)
 
     settings = asked.settings
     log.info("%s", version())

@@ -128,28 +128,28 @@ class Settings:
         _ADDRESSES,
         TEXT,
         "",
-        "The name under which others reach this broker; empty is the host's name.",
+        "The name under which name servers say that it is reached; empty is the host's name.",
         "as nsqd",
     )
     broadcast_tcp_port: int = _set(
         _ADDRESSES,
         count(0, 65_535),
         0,
-        "The TCP port told to others; 0 is the one that is bound.",
+        "The TCP port told to name servers; 0 is the one that is bound.",
         "as nsqd; needed only behind a port mapping",
     )
     broadcast_http_port: int = _set(
         _ADDRESSES,
         count(0, 65_535),
         0,
-        "The HTTP port told to others; 0 is the one that is bound.",
+        "The HTTP port told to name servers; 0 is the TCP port, while there is no HTTP door.",
         "as nsqd; needed only behind a port mapping",
     )
     lookupd_tcp_addresses: tuple[Address, ...] = _set(
         _ADDRESSES,
         ADDRESSES,
         (),
-        "Name servers to register with; accepted, this version registers with none.",
+        "TCP addresses of the name servers to register with.",
         "one broker needs no name server",
     )
 

@@ -1,0 +1,1 @@
+"""What a broker has to do with others: telling name servers what it has."""

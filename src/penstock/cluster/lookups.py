@@ -1,0 +1,242 @@
+"""The broker's registration with name servers (nsqlookupd's, or Penstock's own).
+
+Each has a connection and a task of its own, so none can hold up another, and none holds up the
+broker: nothing here is on a message's way. What a name server was told is not remembered. A new
+connection is told of every topic and channel; after that, of those whose coming or going was noted
+since. What is said of a name is how things stand at that moment, so many changes of one name are
+one command, and a lost connection needs no repair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.backoff import Backoff
+from penstock.broker.broker import Broker
+from penstock.cluster.resolving import resolve
+from penstock.config import Address
+from penstock.errors import OperatingError, PeerError
+from penstock.protocol.lookup import (
+    MAGIC,
+    OK,
+    PING,
+    AnswerReader,
+    Node,
+    decode_node,
+    encode_identify,
+    encode_register,
+    encode_unregister,
+)
+
+log = logging.getLogger("penstock.lookups")
+
+COMMANDS_AT_ONCE = 100
+READ_BYTES = 1 << 16
+SHOWN_BYTES_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LookupTimes:
+    """In seconds. nsqd PINGs as often, and waits a second for connections and answers: all its name
+    servers are served in turn, and here nobody else waits."""
+
+    ping_s: float = 15.0
+    connect_s: float = 5.0
+    answer_s: float = 5.0
+    retry_first_s: float = 0.25
+    retry_longest_s: float = 15.0
+
+
+class Lookups:
+    """All name servers of a broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        node: Node,
+        addresses: Iterable[Address],
+        times: LookupTimes | None = None,
+    ) -> None:
+        times = times or LookupTimes()
+        self._links = [Link(broker, node, address, times) for address in dict.fromkeys(addresses)]
+        self._tasks: list[asyncio.Task[None]] = []
+        broker.on_named = self._named
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(link.run()) for link in self._links]
+
+    async def stop(self) -> None:
+        """Leave: a name server forgets whose connection ends."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _named(self, topic: str, channel: str) -> None:
+        for link in self._links:
+            link.note(topic, channel)
+
+
+class Link:
+    """One name server."""
+
+    def __init__(self, broker: Broker, node: Node, address: Address, times: LookupTimes) -> None:
+        self._broker = broker
+        self._node = node
+        self._address = address
+        self._times = times
+        self._backoff = Backoff(times.retry_first_s, times.retry_longest_s)
+        self._failing = False  # and the log says so already
+        self._connected = False
+        self._topics: list[str] = []  # not told yet on this connection
+        self._changed: dict[tuple[str, str], None] = {}  # came or went on this connection
+        self._news = asyncio.Event()
+
+    def note(self, topic: str, channel: str) -> None:
+        """A topic (the channel is empty) or a channel came or went."""
+        if self._connected:
+            self._changed[topic, channel] = None
+            self._news.set()
+
+    async def run(self) -> None:
+        """Register, and register again after whatever goes wrong, until cancelled."""
+        log.info("LOOKUP(%s): adding peer", self._address)
+        while True:
+            try:
+                await self._session()
+            except (OSError, PeerError, OperatingError) as error:  # a TimeoutError is an OSError
+                self._failed(error)
+            await asyncio.sleep(self._backoff.next_delay())
+
+    def _failed(self, error: Exception) -> None:
+        level = logging.DEBUG if self._failing else logging.WARNING
+        self._failing = True
+        log.log(
+            level,
+            "LOOKUPD(%s): %s; the broker goes on without it and keeps trying",
+            self._address,
+            str(error) or "no answer in time",
+        )
+
+    async def _session(self) -> None:
+        reader, writer = await self._connect()
+        try:
+            await self._speak(_Exchange(reader, writer, self._times.answer_s))
+        finally:
+            self._connected = False
+            writer.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        failure: OSError | None = None
+        for place in await resolve(self._address):
+            try:
+                async with asyncio.timeout(self._times.connect_s):
+                    return await asyncio.open_connection(*place)
+            except OSError as error:
+                failure = error
+        raise failure or OperatingError("the name stands for no address", retry=True)
+
+    async def _speak(self, exchange: _Exchange) -> None:
+        (answer,) = await exchange.ask([MAGIC + encode_identify(self._node)])
+        theirs = _peer(answer)
+        log.info("LOOKUPD(%s): peer info %s", self._address, theirs)
+        self._topics = self._broker.topic_names()
+        self._changed.clear()
+        self._connected = True
+        while True:
+            self._news.clear()
+            while commands := self._due():
+                _check(commands, await exchange.ask(commands))
+            self._failing = False
+            self._backoff.reset()
+            if not await exchange.wait_for(self._news, self._times.ping_s):
+                _check([PING], await exchange.ask([PING]))
+
+    def _due(self) -> list[bytes]:
+        """What to say next."""
+        commands: list[bytes] = []
+        while self._topics and len(commands) < COMMANDS_AT_ONCE:
+            topic = self._topics.pop()
+            channels = self._broker.channel_names(topic)
+            if channels is not None:
+                commands += [encode_register(topic, channel) for channel in channels or ("",)]
+        while self._changed and len(commands) < COMMANDS_AT_ONCE:
+            topic, channel = next(iter(self._changed))
+            del self._changed[topic, channel]
+            channels = self._broker.channel_names(topic)
+            there = channels is not None and (not channel or channel in channels)
+            encode = encode_register if there else encode_unregister
+            commands.append(encode(topic, channel))
+        return commands
+
+
+class _Exchange:
+    """Commands and their answers on one connection."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer_s: float
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._answer_s = answer_s
+        self._answers = AnswerReader()
+
+    async def ask(self, commands: list[bytes]) -> list[bytes]:
+        """As many answers; fewer if the last one is an error."""
+        answers: list[bytes] = []
+        async with asyncio.timeout(self._answer_s):
+            self._writer.write(b"".join(commands))
+            await self._writer.drain()
+            while len(answers) < len(commands) and not any(map(_is_error, answers)):
+                answers += self._answers.feed(_some(await self._reader.read(READ_BYTES)))
+        if len(answers) > len(commands):
+            raise PeerError("E_BAD_BODY", f"answered what nobody asked: {_shown(answers[-1])}")
+        return answers
+
+    async def wait_for(self, news: asyncio.Event, seconds: float) -> bool:
+        """Whether there is news within that time; raises if the connection ends meanwhile."""
+        heard = asyncio.ensure_future(self._reader.read(READ_BYTES))
+        told = asyncio.ensure_future(news.wait())
+        try:
+            await asyncio.wait((heard, told), timeout=seconds, return_when="FIRST_COMPLETED")
+            if heard.done():
+                raise PeerError(
+                    "E_BAD_BODY", f"said what nobody asked: {_shown(_some(heard.result()))}"
+                )
+            return told.done()
+        finally:
+            heard.cancel()
+            told.cancel()
+            await asyncio.wait((heard, told))
+
+
+def _some(data: bytes) -> bytes:
+    if not data:
+        raise OperatingError("it closed the connection", retry=True)
+    return data
+
+
+def _peer(answer: bytes) -> Node:
+    if _is_error(answer):
+        raise PeerError("E_INVALID", f"IDENTIFY was answered with {_shown(answer)}")
+    try:
+        return decode_node(answer)
+    except PeerError as error:
+        raise PeerError("E_BAD_BODY", f"IDENTIFY was answered with {_shown(answer)}") from error
+
+
+def _check(commands: list[bytes], answers: list[bytes]) -> None:
+    for command, answer in zip(commands, answers, strict=False):  # none behind an error
+        if answer != OK:
+            raise PeerError("E_INVALID", f"{_shown(command)} was answered with {_shown(answer)}")
+
+
+def _is_error(answer: bytes) -> bool:
+    return answer.startswith(b"E_")
+
+
+def _shown(data: bytes) -> str:
+    return repr(data[:SHOWN_BYTES_MAX].decode("utf-8", "replace"))
