@@ -485,6 +485,21 @@ async def test_auto_touch_keeps_messages() -> None:
         assert set(broker.touched) == set(numbers(2))
 
 
+@in_loop
+async def test_auto_touch_goes_on_while_a_stop_waits() -> None:
+    async with FakeNsqd(msg_timeout=60) as broker:
+        broker.push(b"x")
+        async with client(broker).consumer("t", "c", auto_touch=True) as consumer:
+            (message,) = await consumer.fetch(1)
+            stopping = asyncio.create_task(consumer.stop())
+            await broker.until(lambda: b"CLS" in broker.commands)
+            before = len(broker.touched)
+            await broker.until(lambda: len(broker.touched) >= before + 2)
+            message.finish()
+            await stopping
+        assert broker.finished == [b"x"]
+
+
 # --- stopping ------------------------------------------------------------------------------------
 
 

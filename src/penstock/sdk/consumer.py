@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -98,7 +99,6 @@ class Consumer:
         self._turn = 0  # whose turn it is when credit does not divide
         self._owed = False  # a raise of credit waits for another connection to settle
         self._timers: list[asyncio.TimerHandle] = []
-        self._drained: asyncio.Future[None] | None = None
         self._failure: OperatingError | None = None
         self._started = False
         self._stopping = False
@@ -202,8 +202,6 @@ class Consumer:
         self._stopped.add_done_callback(report_bug)
 
     async def _stop(self, seconds: float) -> None:
-        for timer in self._timers:
-            timer.cancel()
         for keeper in self._keepers.values():
             keeper.cancel()
         try:
@@ -220,6 +218,8 @@ class Consumer:
             if self._keepers:
                 await asyncio.wait(self._keepers.values())
         finally:
+            for timer in self._timers:  # not before: what is in hand is touched to the end
+                timer.cancel()
             for link in list(self._links):
                 link.abort()
             for task in self._iterations:
@@ -230,8 +230,10 @@ class Consumer:
         """Waits until nothing is in hand; how many messages still are."""
         if self._in_flight() and seconds > 0:
             log.info("waiting up to %g s for %d messages in hand", seconds, self._in_flight())
-            self._drained = self._loop.create_future()
-            await asyncio.wait((self._drained,), timeout=seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    for link in list(self._links):
+                        await link.wait_until_empty()
         return self._in_flight()
 
     @property
@@ -497,7 +499,7 @@ class Consumer:
 
     # --- what links call -------------------------------------------------------------------------
 
-    def take(self, link: Link, messages: list[Message]) -> None:
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
         """Messages have come."""
         self._received += len(messages)
         if link.closing:
@@ -507,29 +509,27 @@ class Consumer:
         if self._waiters:
             self._wake(len(messages))
 
-    def settled(self, count: int, requeued: int) -> None:
+    def on_settled(self, count: int, requeued: int) -> None:
         """A turn's FIN and REQ have been written."""
         self._finished += count - requeued
         self._requeued += requeued
         if self._owed:
             self._share()
-        if self._drained is not None and not self._drained.done() and not self._in_flight():
-            self._drained.set_result(None)
 
-    def touched(self) -> None:
+    def on_touched(self) -> None:
         """A TOUCH is on its way."""
         self._touched += 1
 
-    def stale(self) -> None:
+    def on_stale(self) -> None:
         """A message could not be settled."""
         self._stale += 1
 
-    def refused(self, code: str, explanation: str) -> None:
+    def on_refused(self, code: str, explanation: str) -> None:
         """The broker refused a FIN, REQ or TOUCH, or is about to close."""
         self._refused += 1
         log.warning("%s/%s: the broker answered %s %s", self.topic, self.channel, code, explanation)
 
-    def lost(self, link: Link, reason: str) -> None:
+    def on_lost(self, link: Link, reason: str) -> None:
         """A connection has ended; what was in flight on it comes again, here or elsewhere."""
         if link not in self._links:
             return
@@ -539,10 +539,8 @@ class Consumer:
             if not link.closing:
                 log.warning("lost the connection to %s: %s; reconnecting", link.address, reason)
             self._share()
-        if self._drained is not None and not self._drained.done() and not self._in_flight():
-            self._drained.set_result(None)
 
-    def replaced(self, messages: list[Message]) -> None:
+    def on_replaced(self, messages: list[Message]) -> None:
         """Timed out before anybody asked for them, and delivered anew: the old copies go."""
         gone = set(map(id, messages))
         self._buffer = deque(message for message in self._buffer if id(message) not in gone)

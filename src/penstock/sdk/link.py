@@ -19,28 +19,25 @@ from penstock.sdk.options import Address
 class LinkOwner(Protocol):
     """What a link tells its consumer."""
 
-    topic: str
-    channel: str
-
-    def take(self, link: Link, messages: list[Message]) -> None:
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
         """Messages have come."""
 
-    def settled(self, count: int, requeued: int) -> None:
+    def on_settled(self, count: int, requeued: int) -> None:
         """A turn's FIN and REQ have been written."""
 
-    def touched(self) -> None:
+    def on_touched(self) -> None:
         """A TOUCH is on its way."""
 
-    def stale(self) -> None:
+    def on_stale(self) -> None:
         """A message could not be settled."""
 
-    def refused(self, code: str, explanation: str) -> None:
+    def on_refused(self, code: str, explanation: str) -> None:
         """The broker refused a FIN, REQ or TOUCH, or is about to close."""
 
-    def lost(self, link: Link, reason: str) -> None:
+    def on_lost(self, link: Link, reason: str) -> None:
         """The connection has ended."""
 
-    def replaced(self, messages: list[Message]) -> None:
+    def on_replaced(self, messages: list[Message]) -> None:
         """Timed out before anybody asked for them, and delivered anew."""
 
     def retry_delay_ms(self, attempts: int) -> int:
@@ -51,14 +48,12 @@ class Link:
     """One connection of a consumer: its credit, what is in flight on it, what goes out."""
 
     __slots__ = (
-        "topic", "channel", "address", "in_flight", "rdy", "rdy_max", "msg_timeout_ms", "closing",
+        "address", "in_flight", "rdy", "rdy_max", "msg_timeout_ms", "closing",
         "lost", "_empty", "_consumer", "_connection", "_loop", "_commands", "_requeued", "_settled",
         "_close_wait",
     )  # fmt: skip
 
     def __init__(self, consumer: LinkOwner, address: Address) -> None:
-        self.topic = consumer.topic
-        self.channel = consumer.channel
         self.address = address
         self.in_flight: dict[bytes, Message] = {}
         self.rdy = 0
@@ -103,8 +98,9 @@ class Link:
     async def wait_until_empty(self) -> None:
         """Until all that is in flight was settled, or the connection is gone."""
         if self.in_flight:
-            self._empty = self._loop.create_future()
-            await self._empty
+            if self._empty is None or self._empty.done():
+                self._empty = self._loop.create_future()
+            await asyncio.shield(self._empty)
 
     def _check_empty(self) -> None:
         if self._empty is not None and not self._empty.done() and not self.in_flight:
@@ -134,7 +130,7 @@ class Link:
 
     def settle(self, message: Message, command: bytes) -> bool:
         if self.in_flight.get(message.raw_id) is not message:
-            self._consumer.stale()
+            self._consumer.on_stale()
             return False
         del self.in_flight[message.raw_id]
         commands = self._commands
@@ -150,7 +146,7 @@ class Link:
         if not self.holds(message):
             return False
         self._send(wire.encode_touch(message.raw_id))
-        self._consumer.touched()
+        self._consumer.on_touched()
         return True
 
     def retry_delay_ms(self, attempts: int) -> int:
@@ -170,7 +166,7 @@ class Link:
         if self._settled:
             settled, requeued = self._settled, self._requeued
             self._settled = self._requeued = 0
-            self._consumer.settled(settled, requeued)
+            self._consumer.on_settled(settled, requeued)
             self._check_empty()
 
     # --- for the connection ----------------------------------------------------------------------
@@ -179,16 +175,16 @@ class Link:
         in_flight = self.in_flight
         fresh = {message.raw_id: message for message in messages}
         if not in_flight.keys().isdisjoint(fresh):
-            self._consumer.replaced([in_flight[i] for i in fresh.keys() & in_flight.keys()])
+            self._consumer.on_replaced([in_flight[i] for i in fresh.keys() & in_flight.keys()])
         in_flight.update(fresh)
-        self._consumer.take(self, messages)
+        self._consumer.on_messages(self, messages)
 
     def on_answer(self, data: bytes) -> None:
         if data == wire.CLOSE_WAIT and not self._close_wait.done():
             self._close_wait.set_result(None)
 
     def on_error(self, code: str, explanation: str) -> None:
-        self._consumer.refused(code, explanation)
+        self._consumer.on_refused(code, explanation)
 
     def on_writable(self, writable: bool) -> None:
         """Settles are small and belong to messages that credit has bounded."""
@@ -197,6 +193,6 @@ class Link:
         self._commands.clear()
         if not self.lost.done():
             self.lost.set_result(None)
-        self._consumer.lost(self, reason)
+        self._consumer.on_lost(self, reason)
         self.in_flight.clear()
         self._check_empty()

@@ -18,9 +18,6 @@ from penstock.sdk.errors import AlreadySettled
 class Link(Protocol):
     """The connection that a message came over, as the message sees it."""
 
-    topic: str
-    channel: str
-
     def holds(self, message: Message) -> bool:
         """Whether the message is still ours to settle."""
         ...

@@ -13,9 +13,6 @@ ID = b"0123456789abcdef"
 class Wire:
     """Takes the commands."""
 
-    topic = "t"
-    channel = "c"
-
     def __init__(self) -> None:
         self.commands: list[bytes] = []
         self.touched = 0
