@@ -727,6 +727,8 @@ async def test_names_and_states_are_checked() -> None:
         await consumer.fetch(1)
     with pytest.raises(ClientClosed, match="not started"):
         consumer.set_addresses([])
+    with pytest.raises(ConfigError, match="concurrency is at least 1"):
+        await consumer.run(_never, concurrency=0)
     await consumer.stop()
     with pytest.raises(ConfigError, match="not an address"):
         subject.consumer("t", "c").set_addresses(["here:there"])

@@ -14,6 +14,7 @@ from penstock import (
     BrokerUnreachable,
     Client,
     ClientClosed,
+    ConfigError,
     MessageInvalid,
     PublishError,
     PublishRefused,
@@ -333,6 +334,12 @@ def test_stop_ends_an_iteration_of_another_thread(broker: ThreadedNsqd, client: 
         thread.join(5)
         assert not thread.is_alive()
     assert seen == [b"x"]
+
+
+def test_so_many_threads_cannot_be(broker: ThreadedNsqd, client: SyncClient) -> None:
+    consumer = client.consumer("t", "c")
+    with consumer, pytest.raises(ConfigError, match="concurrency is at least 1"):
+        consumer.run(print, concurrency=0)
 
 
 def test_a_closed_client_says_so(broker: ThreadedNsqd) -> None:

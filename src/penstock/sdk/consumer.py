@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.backoff import Backoff, delay
-from penstock.errors import OperatingError
+from penstock.errors import ConfigError, OperatingError
 from penstock.limits import MSG_TIMEOUT_DEFAULT_MS
 from penstock.names import NAME_RULE, is_valid_name
 from penstock.protocol import nsq_client as wire
@@ -317,7 +317,7 @@ class Consumer:
         and later, when it raises. Returns when the consumer is stopped.
         """
         if concurrency < 1:
-            raise MessageInvalid(f"concurrency is at least 1, not {concurrency}")
+            raise ConfigError(f"concurrency is at least 1, not {concurrency}")
         self._check_started()
         workers = {self._loop.create_task(self._work(handler)) for _ in range(concurrency)}
         self._workers |= workers

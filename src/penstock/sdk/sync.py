@@ -343,7 +343,8 @@ class SyncConsumer:
         Finishes a message when its handler returns, requeues it when it raises. An interrupt
         (Ctrl-C) stops the consumer: handlers at work are waited for.
         """
-        with ThreadPoolExecutor(concurrency, "penstock-handler", self._begin_handling) as pool:
+        threads = max(1, concurrency)  # what is below 1 the consumer refuses in its own words
+        with ThreadPoolExecutor(threads, "penstock-handler", self._begin_handling) as pool:
 
             async def handle(message: Message) -> None:
                 work = self._portal.loop.run_in_executor(pool, handler, SyncMessage(message, self))
