@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import struct
 from datetime import timedelta
@@ -258,6 +259,25 @@ async def test_publish_many_counts_what_became_of_each() -> None:
             await producer.publish_many("t", [b"%d" % i for i in range(30)])
         assert (caught.value.kept, caught.value.not_kept, caught.value.unknown) == (20, 10, 0)
         assert isinstance(caught.value.__cause__, PublishRefused)
+
+
+@in_loop
+async def test_publish_many_takes_no_more_once_one_has_failed() -> None:
+    async with (
+        FakeNsqd() as broker,
+        client(broker).producer(batch_messages=10, pending_bytes_max=200) as producer,
+    ):
+        broker.script = lambda _session, words, _body: (
+            frame(1, b"E_MPUB_FAILED disk full") if words[0] == b"MPUB" else None
+        )
+        endless = (b"%d" % i for i in itertools.count())
+        with pytest.raises(PublishError, match="those behind them were not sent") as caught:
+            await producer.publish_many("t", endless)
+        error = caught.value
+        assert error.kept == error.unknown == 0
+        # So many were taken: a program can go on from there.
+        assert next(endless) == b"%d" % error.not_kept
+        assert error.retry
 
 
 @in_loop

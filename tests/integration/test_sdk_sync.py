@@ -103,8 +103,8 @@ def test_what_failed_is_counted(broker: ThreadedNsqd, client: SyncClient) -> Non
         with pytest.raises(PublishError, match="were kept") as caught:
             producer.publish_many("t", numbers(3000))
         assert (caught.value.kept, caught.value.not_kept) == (2000, 1000)
-        assert isinstance(caught.value.__cause__, PublishError)
-        assert isinstance(caught.value.__cause__.__cause__, PublishRefused)
+        assert isinstance(caught.value.__cause__, PublishRefused)
+        assert str(caught.value).count("were kept") == 1
         with pytest.raises(MessageInvalid, match="message 1 is empty"):
             producer.publish_many("t", [b"x", b""])
         with pytest.raises(PublishError, match="those behind them were not sent") as caught:

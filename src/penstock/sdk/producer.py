@@ -218,7 +218,8 @@ class Producer:
         """Messages of one topic, in order, in as few commands as they fit; how many there were.
 
         Takes any iterable and reads on only while there is room, so it may be longer than memory.
-        If some fail, the ``PublishError`` says how many were kept, were not kept, or may have been.
+        If some fail it goes no further, and the ``PublishError`` says how many were kept, were not
+        kept, or may have been, counted from the front; those behind them were not sent.
         With a ``delay`` each message is a command of its own, since NSQ has none for several.
         """
         if topic not in self._known_topics:
@@ -226,7 +227,10 @@ class Producer:
         wait_ms = delay_ms(delay) if delay else 0
         source = iter(bodies)
         outcome = Outcome()
-        while chunk := list(islice(source, self._options.batch_messages)):
+        while outcome.first is None:
+            chunk = list(islice(source, self._options.batch_messages))
+            if not chunk:
+                break
             try:
                 checked, body_bytes = self._check_bodies(chunk, outcome.total)
                 if self._outbox.pending_bytes >= self._room.free_below:
@@ -245,6 +249,8 @@ class Producer:
             if not self._turn_ends:
                 self._turn_ends = True
                 self._loop.call_soon(self._end_turn)
+        else:
+            outcome.cut_short = True
         await outcome.settled(self._loop)
         outcome.check()
         return outcome.total
@@ -486,6 +492,7 @@ class Outcome:
     not_kept: int = 0
     unknown: int = 0
     first: PublishError | None = None
+    cut_short: bool = False  # after a failure no more were taken
     # Why the messages behind the first ``total`` were not sent at all.
     stopped: Exception | None = None
     _waiter: asyncio.Future[None] | None = None
@@ -523,7 +530,8 @@ class Outcome:
             return
         if self.total == 0 and self.stopped is not None:
             raise self.stopped
-        behind = f"; those behind them were not sent: {self.stopped}" if self.stopped else ""
+        behind = "; those behind them were not sent" if self.stopped or self.cut_short else ""
+        behind += f": {self.stopped}" if self.stopped else ""
         reason = f"; the first to fail: {self.first}" if self.first else ""
         raise PublishError(
             f"of {self.total} messages {self.kept} were kept, {self.not_kept} were not, "

@@ -156,7 +156,10 @@ class SyncProducer:
         source = iter(bodies)
         outcome = Outcome()
         ahead: deque[tuple[Future[int], int]] = deque()
-        while not outcome.first and not outcome.stopped:
+        while not outcome.stopped:
+            if outcome.first:
+                outcome.cut_short = True
+                break
             chunk = list(islice(source, BATCH_MESSAGES))
             if not chunk:
                 break
@@ -203,7 +206,8 @@ def _collect(chunk: tuple[Future[int], int], outcome: Outcome) -> None:
         outcome.kept += error.kept
         outcome.not_kept += error.not_kept
         outcome.unknown += error.unknown
-        outcome.first = outcome.first or error
+        if outcome.first is None:
+            outcome.first = error.__cause__ if isinstance(error.__cause__, PublishError) else error
     except (MessageInvalid, ClientClosed) as error:
         outcome.stopped = outcome.stopped or error
 
