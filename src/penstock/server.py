@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from penstock.broker.broker import BrokerOptions, TopicPolicy
 from penstock.clock import Clock, SystemClock
-from penstock.cluster.lookups import Lookups
+from penstock.cluster.lookups import Lookups, LookupTimes
 from penstock.config import Address, Settings
 from penstock.doors.nsq.door import NsqDoor
 from penstock.doors.nsq.identify import NSQD_VERSION
@@ -79,7 +79,9 @@ class Server:
                 self.tcp_addresses[0],
             )
         elif addresses:
-            self.lookups = Lookups(host.broker, node, addresses)
+            times = LookupTimes(channels_s=self.settings.http_client_request_timeout_ms / 1000)
+            self.lookups = Lookups(host.broker, node, addresses, times)
+            host.topics.find_channels = self.lookups.find_channels
             self.lookups.start()
 
     @property

@@ -61,6 +61,24 @@ def test_what_a_broker_says_can_be_set(start_broker: StartBroker, lookup: NameSe
     assert node == ("mq.example", socket.gethostname(), 1, 2, "1.3.0")
 
 
+def test_a_new_topic_takes_over_the_channels_that_it_has_elsewhere(
+    start_broker: StartBroker, connect: Connect, lookup: NameServer
+) -> None:
+    flag = ("--lookupd-tcp-address", lookup.address)
+    first, second = start_broker(*flag), start_broker(*flag)
+    consumers = [connect(first.port) for _ in range(2)]
+    for channel, consumer in zip(("c", "d"), consumers, strict=True):
+        consumer.subscribe("t", channel)
+    lookup.wait_for_names(("t", ""), ("t", "c"), ("t", "d"))
+    second.wait_for_log("peer info")
+    connect(second.port).publish("t", b"x")
+    second.restart(kill=True)
+    for channel in ("c", "d"):
+        consumer = connect(second.port)
+        consumer.subscribe("t", channel, ready=1)
+        consumer.expect_message(b"x")
+
+
 def test_a_name_server_may_be_down_come_late_and_die(
     start_broker: StartBroker, connect: Connect, lookup: NameServer
 ) -> None:

@@ -8,6 +8,7 @@ can be stopped and come back on the same port, `NameServer` knowing nothing.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from typing import Self
 
 from penstock.clock import SystemClock
 from penstock.config import Address
+from penstock.lookup.answers import answer
 from penstock.lookup.door import LookupDoor
 from penstock.lookup.registry import Producer, Registry
 from penstock.protocol.lookup import Node
@@ -64,10 +66,13 @@ class Lookupd:
         self.address = address or Address("127.0.0.1", 0)
 
     async def start(self) -> None:
+        self.http, port = await start_http(self.registry)
+        self.door.node = NODE._replace(http_port=port)
         await self.door.start(self.address, "tcp_address")
         self.address = self.door.addresses[0]
 
     async def stop(self) -> None:
+        self.http.close()
         self.door.stop()
         await self.until(lambda: not self.registry.producers)
 
@@ -79,6 +84,23 @@ class Lookupd:
 
     async def until_names(self, *names: tuple[str, str]) -> None:
         await self.until(lambda: self.registry.names() == set(names))
+
+
+async def start_http(registry: Registry) -> tuple[asyncio.Server, int]:
+    """The least HTTP server that carries the name server's answers; its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, _, rest = head.decode().partition(" ")
+        path, _, query = rest.split(" ")[0].partition("?")
+        clock = SystemClock()
+        times = clock.monotonic_ns(), clock.now_ns()
+        status, value = answer(registry, "1.3.0", method, path, query, *times)
+        writer.write(f"HTTP/1.1 {status} whatever\r\n\r\n{json.dumps(value)}".encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    return server, int(server.sockets[0].getsockname()[1])
 
 
 @asynccontextmanager
@@ -114,12 +136,14 @@ class NameServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
-        door = LookupDoor(self.registry, NODE, SystemClock())
+        http, port = await start_http(self.registry)
+        door = LookupDoor(self.registry, NODE._replace(http_port=port), SystemClock())
         await door.start(Address("127.0.0.1", self._port), "tcp_address")
         self._port = door.addresses[0].port
         self._started.set()
         await self._end.wait()
         door.stop()
+        http.close()
         while door.connections:  # noqa: ASYNC110 - the door has no event for a test to wait on
             await asyncio.sleep(0.001)
 

@@ -5,17 +5,21 @@ broker: nothing here is on a message's way. What a name server was told is not r
 connection is told of every topic and channel; after that, of those whose coming or going was noted
 since. What is said of a name is how things stand at that moment, so many changes of one name are
 one command, and a lost connection needs no repair.
+
+The one thing that may wait for a name server, for a bounded time, is a topic that is made: it takes
+over the channels that are known elsewhere, so that each of them gets its messages from the first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.backoff import Backoff
 from penstock.broker.broker import Broker
+from penstock.cluster.asking import channels_known_at
 from penstock.cluster.resolving import resolve
 from penstock.config import Address
 from penstock.errors import OperatingError, PeerError
@@ -35,6 +39,7 @@ log = logging.getLogger("penstock.lookups")
 
 COMMANDS_AT_ONCE = 100
 READ_BYTES = 1 << 16
+QUESTIONS_AT_ONCE = 16
 SHOWN_BYTES_MAX = 200
 
 
@@ -46,6 +51,7 @@ class LookupTimes:
     ping_s: float = 15.0
     connect_s: float = 5.0
     answer_s: float = 5.0
+    channels_s: float = 5.0
     retry_first_s: float = 0.25
     retry_longest_s: float = 15.0
 
@@ -63,6 +69,7 @@ class Lookups:
         times = times or LookupTimes()
         self._links = [Link(broker, node, address, times) for address in dict.fromkeys(addresses)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._questions: set[asyncio.Task[list[str]]] = set()
         broker.on_named = self._named
 
     def start(self) -> None:
@@ -70,14 +77,36 @@ class Lookups:
 
     async def stop(self) -> None:
         """Leave: a name server forgets whose connection ends."""
-        for task in self._tasks:
+        ending = [*self._tasks, *self._questions]
+        for task in ending:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if ending:
+            await asyncio.wait(ending)
+
+    def find_channels(self, topic: str, then: Callable[[Sequence[str]], None]) -> bool:
+        """Ask which channels a new topic has elsewhere, and call ``then`` with them, or with none
+        once the time for it is over. False if there is nobody to ask."""
+        links = [link for link in self._links if link.can_be_asked]
+        if not links:
+            return False
+
+        def found(question: asyncio.Task[list[str]]) -> None:
+            self._questions.discard(question)
+            then(() if question.cancelled() else question.result())
+
+        question = asyncio.create_task(_ask_all(links, topic))
+        self._questions.add(question)
+        question.add_done_callback(found)
+        return True
 
     def _named(self, topic: str, channel: str) -> None:
         for link in self._links:
             link.note(topic, channel)
+
+
+async def _ask_all(links: list[Link], topic: str) -> list[str]:
+    found = await asyncio.gather(*[link.channels(topic) for link in links])
+    return [*dict.fromkeys(name for names in found for name in names)]
 
 
 class Link:
@@ -94,6 +123,33 @@ class Link:
         self._topics: list[str] = []  # not told yet on this connection
         self._changed: dict[tuple[str, str], None] = {}  # came or went on this connection
         self._news = asyncio.Event()
+        self._http: list[Address] = []  # where its HTTP API is
+        self._http_known = asyncio.Event()
+        self._silent = False  # to HTTP, since its last PING
+        self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    @property
+    def can_be_asked(self) -> bool:
+        return self._connected and not self._silent
+
+    async def channels(self, topic: str) -> list[str]:
+        """Those it knows of the topic; none if it does not say so in time."""
+        try:
+            async with asyncio.timeout(self._times.channels_s), self._questions:
+                await self._http_known.wait()
+                return await channels_known_at(self._http, topic)
+        except (OSError, OperatingError) as error:
+            level = logging.DEBUG if self._silent else logging.WARNING
+            self._silent = True
+            log.log(
+                level,
+                "LOOKUPD(%s): which channels it knows of topic %s cannot be told: %s; the topic is"
+                " made without them",
+                self._address,
+                topic,
+                str(error) or "no answer in time",
+            )
+            return []
 
     def note(self, topic: str, channel: str) -> None:
         """A topic (the channel is empty) or a channel came or went."""
@@ -124,9 +180,16 @@ class Link:
     async def _session(self) -> None:
         reader, writer = await self._connect()
         try:
-            await self._speak(_Exchange(reader, writer, self._times.answer_s))
+            exchange = _Exchange(reader, writer, self._times.answer_s)
+            theirs = await self._introduce(exchange)
+            resolving = asyncio.create_task(self._find_http(theirs))
+            try:
+                await self._keep_told(exchange)
+            finally:
+                self._connected = False
+                resolving.cancel()
+                await asyncio.wait((resolving,))
         finally:
-            self._connected = False
             writer.transport.abort()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -139,10 +202,24 @@ class Link:
                 failure = error
         raise failure or OperatingError("the name stands for no address", retry=True)
 
-    async def _speak(self, exchange: _Exchange) -> None:
+    async def _introduce(self, exchange: _Exchange) -> Node:
         (answer,) = await exchange.ask([MAGIC + encode_identify(self._node)])
         theirs = _peer(answer)
         log.info("LOOKUPD(%s): peer info %s", self._address, theirs)
+        return theirs
+
+    async def _find_http(self, theirs: Node) -> None:
+        self._http = []
+        self._http_known.clear()
+        try:
+            self._http = await resolve(Address(theirs.broadcast_address, theirs.http_port))
+        except OSError as error:
+            log.debug("LOOKUPD(%s): %s: %s", self._address, theirs.broadcast_address, error)
+        finally:
+            self._http_known.set()
+
+    async def _keep_told(self, exchange: _Exchange) -> None:
+        self._silent = False
         self._topics = self._broker.topic_names()
         self._changed.clear()
         self._connected = True
@@ -154,6 +231,7 @@ class Link:
             self._backoff.reset()
             if not await exchange.wait_for(self._news, self._times.ping_s):
                 _check([PING], await exchange.ask([PING]))
+                self._silent = False
 
     def _due(self) -> list[bytes]:
         """What to say next."""

@@ -456,7 +456,7 @@ class Settings:
         _AUTH,
         DURATION,
         limits.HTTP_CLIENT_REQUEST_TIMEOUT_DEFAULT_MS,
-        "How long a whole request to an auth server may take.",
+        "How long a whole request to an auth server or to a name server may take.",
         "as nsqd",
     )
 

@@ -8,7 +8,7 @@ removals hold). A topic that is damaged stays closed in this run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from penstock.broker.broker import Broker
@@ -32,6 +32,7 @@ log = logging.getLogger("penstock.topics")
 OPENING_MAX = 4  # topics at once that the start opens by itself
 
 Then = Callable[[Topic | None, PenstockError | None], None]
+FindChannels = Callable[[str, Callable[[Sequence[str]], None]], bool]
 
 
 class Topics:
@@ -62,6 +63,8 @@ class Topics:
         self.reserved: dict[int, int] = {}  # ends of the seq reservations of logs that are closed
         self.damaged: dict[str, CorruptionError] = {}  # they stay closed in this run
         self.to_open: Iterator[str] = iter(())
+        # asks elsewhere which channels a new topic has; False if there is nobody to ask
+        self.find_channels: FindChannels = _nobody_to_ask
         broker.on_topic_made = self._topic_made
         broker.on_delay_made = self._delay_made
         broker.on_channel_made = self._channel_made
@@ -103,6 +106,9 @@ class Topics:
             then(None, damage)
             return None
         if name not in self.broker.known:
+            if self.find_channels(name, partial(self._make_as_elsewhere, name)):
+                self.loading[name] = [then]
+                return None
             try:
                 topic = self.broker.make_topic(name, self.clock.now_ns())
             except PenstockError as error:
@@ -114,6 +120,26 @@ class Topics:
         engine = self._engine_of(topic)
         self.pool.submit(partial(load, topic, engine, self.reserved), partial(self._loaded, name))
         return None
+
+    def _make_as_elsewhere(self, name: str, channels: Sequence[str]) -> None:
+        """A topic that waited for what others know of it. What is published to it needs its
+        channels to be safe, or a crash would leave it with fewer."""
+        waiting = self.loading.pop(name)
+        now_ns = self.clock.now_ns()
+        error: PenstockError | None = None
+        topic: Topic | None = None
+        try:
+            topic = self.broker.make_topic(name, now_ns)
+            for channel in channels:
+                topic.channel(channel, now_ns)
+        except PenstockError as failure:
+            log.warning("topic %s cannot be made as it is elsewhere: %s", name, failure)
+            error = failure if topic is None else None
+        if topic is not None:
+            self.broker.keep(topic, topic.lanes())
+        for then in waiting:
+            then(topic, error)
+        self.committer.wake()
 
     def _engine_of(self, topic: Topic) -> Engine:
         return self.memory if topic.durability == "memory" else self.engine
@@ -280,3 +306,7 @@ class Topics:
         """Whether a deleted channel of that name still has files; then ``then`` is called when it
         has none, and the name can be used."""
         return self.removals.wait(f"{topic}/{channel}", then)
+
+
+def _nobody_to_ask(topic: str, then: Callable[[Sequence[str]], None]) -> bool:
+    return False

@@ -233,3 +233,67 @@ async def test_a_name_that_nobody_knows_is_asked_for_in_the_background() -> None
         nowhere = Address("nowhere.invalid", 4160)
         async with registering(broker, nowhere, one.address):
             await one.until_names(("t", ""))
+
+
+def found_by(lookups: Lookups, topic: str) -> asyncio.Future[list[str] | None]:
+    """The channels of a new topic; None if nobody was asked."""
+    found: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
+    if not lookups.find_channels(topic, lambda names: found.set_result([*names])):
+        found.set_result(None)
+    return found
+
+
+@in_loop
+async def test_a_new_topic_has_the_channels_that_name_servers_know() -> None:
+    broker = core()
+    broker.make_topic("mine", 1)
+    async with (
+        lookupd() as one,
+        lookupd() as other,
+        registering(broker, one.address, other.address) as lookups,
+    ):
+        assert await found_by(lookups, "early") is None, "nobody is connected yet"
+        for server, channels in ((one, ("c", "d")), (other, ("d", "e", "f#ephemeral"))):
+            await server.until_names(("mine", ""))
+            for channel in channels:
+                server.registry.make_channel("t", channel)
+        assert await found_by(lookups, "t") == ["c", "d", "e"]
+        assert await found_by(lookups, "unknown") == []
+    assert await found_by(lookups, "late") is None, "it has left"
+
+
+@in_loop
+async def test_who_does_not_say_which_channels_is_not_asked_again_before_its_next_ping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "penstock.lookups")
+    times = LookupTimes(ping_s=0.3, channels_s=0.05)
+    broker = core()
+    broker.make_topic("mine", 1)
+    async with lookupd() as one, Scripted() as silent:
+        one.door.node = one.door.node._replace(http_port=silent.port)
+        async with registering(broker, one.address, times=times) as lookups:
+            await one.until_names(("mine", ""))
+            asked = [found_by(lookups, "t"), found_by(lookups, "u")]
+            assert await asyncio.gather(*asked) == [[], []]
+            assert await found_by(lookups, "v") is None
+            one.registry.make_channel("w", "c")
+            while (found := await found_by(lookups, "w")) is None:  # noqa: ASYNC110  no event tells
+                await asyncio.sleep(0.01)
+            assert found == []
+    told = [record.getMessage() for record in caplog.records if "topic t " in record.getMessage()]
+    (line,) = told
+    assert f"LOOKUPD({one.address}): which channels it knows of topic t cannot be told:" in line
+    assert line.endswith("no answer in time; the topic is made without them")
+
+
+@in_loop
+async def test_questions_end_when_the_broker_leaves() -> None:
+    broker = core()
+    broker.make_topic("mine", 1)
+    async with lookupd() as one, Scripted() as silent:
+        one.door.node = one.door.node._replace(http_port=silent.port)
+        async with registering(broker, one.address) as lookups:
+            await one.until_names(("mine", ""))
+            found = found_by(lookups, "t")
+        assert await found == []

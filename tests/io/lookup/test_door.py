@@ -47,7 +47,7 @@ async def test_an_error_ends_a_connection_and_its_registrations() -> None:
             MAGIC + encode_identify(US) + encode_register("t", "c") + b"REGISTER ?\n" + PING
         )
         size = int.from_bytes(await reader.readexactly(4), "big")
-        assert decode_node(await reader.readexactly(size)) == NODE
+        assert decode_node(await reader.readexactly(size)) == one.door.node
         error = encode_answer(b"E_BAD_TOPIC REGISTER topic name '?' is not valid")
         assert await reader.read() == OK + error
         assert not one.registry.producers
