@@ -548,6 +548,23 @@ async def _next(consumer: Consumer) -> Message:
 
 
 @in_loop
+async def test_a_stop_can_be_hurried() -> None:
+    async with FakeNsqd() as broker:
+        broker.push(b"x")
+        consumer = client(broker).consumer("t", "c", drain_timeout=1000)
+        await consumer.start()
+        assert len(await consumer.fetch(1)) == 1
+        consumer.request_stop()
+        await broker.until(lambda: b"CLS" in broker.commands)
+        stopping = asyncio.create_task(consumer.stop(500))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        await consumer.stop(0)
+        await stopping
+        assert not broker.sessions
+
+
+@in_loop
 async def test_stop_ends_an_iteration_that_waits() -> None:
     async with FakeNsqd() as broker:
         consumer = client(broker).consumer("t", "c")

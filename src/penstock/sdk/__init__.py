@@ -7,7 +7,7 @@ outside in: ``client`` (where a program begins), ``producer`` over ``outbox``, `
 """
 
 from penstock.sdk.client import Client
-from penstock.sdk.consumer import Consumer, ConsumerStatistics
+from penstock.sdk.consumer import Consumer
 from penstock.sdk.errors import (
     AlreadySettled,
     BrokerUnreachable,
@@ -21,7 +21,8 @@ from penstock.sdk.errors import (
 )
 from penstock.sdk.message import Message
 from penstock.sdk.options import Address, ClientOptions, ConsumerOptions, ProducerOptions
-from penstock.sdk.producer import Producer, ProducerStatistics
+from penstock.sdk.producer import Producer
+from penstock.sdk.statistics import ConsumerStatistics, ProducerStatistics
 
 __all__ = [
     "Client",

@@ -19,8 +19,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -38,6 +36,7 @@ from penstock.sdk.iteration import Iteration
 from penstock.sdk.link import Link
 from penstock.sdk.message import Message
 from penstock.sdk.options import Address, ClientOptions, ConsumerOptions, parse_addresses
+from penstock.sdk.statistics import ConsumerStatistics
 
 log = logging.getLogger("penstock.sdk")
 
@@ -47,25 +46,6 @@ Handler = Callable[[Message], Awaitable[None]]
 TURN_EVERY = 0.02
 # With auto_touch a message is touched at the latest after two of so many parts of its timeout.
 TOUCHES_PER_TIMEOUT = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
-    """What a consumer has done and still holds."""
-
-    received: int
-    finished: int
-    requeued: int
-    touched: int
-    # Settled too late: the connection was gone, or the message had been delivered anew. They come
-    # again.
-    stale: int
-    # FIN, REQ and TOUCH that the broker refused, mostly since the message had timed out.
-    refused: int
-    buffered: int
-    in_flight: int
-    connects: int
-    connected: tuple[Address, ...]
 
 
 class Consumer:
@@ -103,6 +83,7 @@ class Consumer:
         self._started = False
         self._stopping = False
         self._drain_seconds = 0.0
+        self._draining: asyncio.Timeout | None = None
         self._stopped: asyncio.Task[None] | None = None
         self._received = self._finished = self._requeued = self._touched = 0
         self._stale = self._refused = self._connects = 0
@@ -182,8 +163,13 @@ class Consumer:
             await asyncio.shield(self._stopped)
 
     def request_stop(self, timeout: float | None = None) -> None:
-        """Begin to stop; returns at once. For signal handlers (``loop.add_signal_handler``)."""
+        """Begin to stop; returns at once. For signal handlers (``loop.add_signal_handler``).
+
+        Asked again, it may hurry: the shortest ``timeout`` holds.
+        """
         if self._stopping:
+            if timeout is not None:
+                self._hurry(timeout)
             return
         self._stopping = True
         self._drain_seconds = self._options.drain_timeout if timeout is None else timeout
@@ -198,14 +184,21 @@ class Consumer:
         self._give_back(self._buffer)
         self._buffer.clear()
         self._wake_all()
-        self._stopped = self._loop.create_task(self._stop(self._drain_seconds))
+        self._stopped = self._loop.create_task(self._stop())
         self._stopped.add_done_callback(report_bug)
 
-    async def _stop(self, seconds: float) -> None:
+    def _hurry(self, seconds: float) -> None:
+        self._drain_seconds = min(self._drain_seconds, seconds)
+        if self._draining is not None and not self._draining.expired():
+            end = self._draining.when()
+            hurried = self._loop.time() + seconds
+            self._draining.reschedule(hurried if end is None else min(end, hurried))
+
+    async def _stop(self) -> None:
         for keeper in self._keepers.values():
             keeper.cancel()
         try:
-            left = await self._drain(seconds)
+            left = await self._drain(self._drain_seconds)
             if left:
                 log.warning(
                     "stopped consuming %s/%s with %d messages in hand; "
@@ -230,10 +223,14 @@ class Consumer:
         """Waits until nothing is in hand; how many messages still are."""
         if self._in_flight() and seconds > 0:
             log.info("waiting up to %g s for %d messages in hand", seconds, self._in_flight())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+            try:
+                async with asyncio.timeout(seconds) as self._draining:
                     for link in list(self._links):
                         await link.wait_until_empty()
+            except TimeoutError:
+                pass
+            finally:
+                self._draining = None
         return self._in_flight()
 
     @property
@@ -279,7 +276,9 @@ class Consumer:
 
     def _end_iteration(self, task: asyncio.Task[object]) -> None:
         """The task has ended, perhaps by an exception in the loop's body."""
-        self._iterations.pop(task).give_back()
+        iteration = self._iterations.pop(task, None)
+        if iteration is not None:  # or the consumer has stopped since
+            iteration.give_back()
 
     async def next_message(self) -> Message | None:
         """The next message, for the program to settle; None when the consumer has stopped."""

@@ -47,6 +47,7 @@ from penstock.sdk.errors import (
 from penstock.sdk.options import Address, ClientOptions, ProducerOptions
 from penstock.sdk.outbox import Batch, Outbox
 from penstock.sdk.room import Room
+from penstock.sdk.statistics import ProducerStatistics
 
 log = logging.getLogger("penstock.sdk")
 
@@ -54,19 +55,6 @@ Body = bytes | bytearray | memoryview
 
 # Deadlines are looked at so often in the life of a publish; a timeout is late by at most a tenth.
 DEADLINE_CHECKS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStatistics:
-    """What a producer has done and still holds."""
-
-    published: int
-    failed: int
-    resent: int
-    pending_messages: int
-    pending_bytes: int
-    connects: int
-    address: Address | None
 
 
 class Producer:

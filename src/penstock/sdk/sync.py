@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from penstock.sdk.client import LOCAL, Client
-from penstock.sdk.consumer import Consumer, ConsumerStatistics
+from penstock.sdk.consumer import Consumer
 from penstock.sdk.delays import Delay, delay_ms
 from penstock.sdk.errors import AlreadySettled, ClientClosed, MessageInvalid, PublishError
 from penstock.sdk.iteration import Loop
@@ -31,7 +31,8 @@ from penstock.sdk.options import (
     ConsumerKeywords,
     ProducerKeywords,
 )
-from penstock.sdk.producer import Body, Outcome, Producer, ProducerStatistics
+from penstock.sdk.producer import Body, Outcome, Producer
+from penstock.sdk.statistics import ConsumerStatistics, ProducerStatistics
 
 T = TypeVar("T")
 
