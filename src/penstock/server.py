@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.broker.broker import BrokerOptions, TopicPolicy
 from penstock.clock import Clock, SystemClock
 from penstock.cluster.lookups import Lookups, LookupTimes
 from penstock.config import Address, Settings
+from penstock.doors.http.door import HttpDoor
 from penstock.doors.nsq.door import NsqDoor
-from penstock.doors.nsq.identify import NSQD_VERSION
 from penstock.limits import HOUR_MS
 from penstock.protocol.lookup import Node
+from penstock.protocol.nsq import NSQD_VERSION
 from penstock.runtime.host import Host, HostOptions
 from penstock.runtime.pool import DiskPool, LoopPool
 from penstock.storage.file.log import FileOptions
@@ -40,6 +42,7 @@ class Server:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.host: Host | None = None
         self.nsq: NsqDoor | None = None
+        self.http: HttpDoor | None = None
         self.pool: DiskPool | LoopPool | None = None
         self.lookups: Lookups | None = None
 
@@ -61,7 +64,9 @@ class Server:
                 self.pool = DiskPool(settings.sync_threads, loop.call_soon_threadsafe)
             self.host = Host(options, engine, self.pool, self.clock, loop)
             self.nsq = NsqDoor(self.host, self.settings, SystemClock())
+            self.http = HttpDoor(self.host, self.settings, SystemClock(), self._tcp_port)
             self.host.start()
+            await self.http.start()
             await self.nsq.start()
             self._register(self.host)
         except BaseException:
@@ -71,7 +76,7 @@ class Server:
     def _register(self, host: Host) -> None:
         """With name servers, which are not waited for."""
         addresses = self.settings.lookupd_tcp_addresses
-        node = node_of(self.settings, self.tcp_addresses[0])
+        node = node_of(self.settings, self.tcp_addresses[0], self.http_addresses)
         if addresses and not node.tcp_port:
             log.warning(
                 "LOOKUP: nsqlookupd knows brokers by a TCP port, and %s has none: this broker"
@@ -89,19 +94,32 @@ class Server:
         assert self.nsq is not None
         return self.nsq.addresses
 
+    @property
+    def http_addresses(self) -> list[Address]:
+        assert self.http is not None
+        return self.http.addresses
+
+    @property
+    def https_addresses(self) -> list[Address]:
+        assert self.http is not None
+        return self.http.secure_addresses
+
+    def _tcp_port(self) -> int:
+        return self.tcp_addresses[0].port
+
     async def stop(self) -> None:
         """Leave the name servers, let clients go, commit and close everything cleanly."""
         if self.lookups is not None:
             await self.lookups.stop()
-        if self.nsq is not None:
-            await self.nsq.stop()
+        doors = [door for door in (self.http, self.nsq) if door is not None]
+        await asyncio.gather(*[door.stop() for door in doors])
         if self.host is not None:
             await self.host.stop()
         if self.pool is not None:
             self.pool.close()
 
 
-def node_of(settings: Settings, tcp: Address) -> Node:
+def node_of(settings: Settings, tcp: Address, http: Sequence[Address] = ()) -> Node:
     """Where this broker says that it is reached. nsqlookupd takes nobody without an HTTP port, and
     tells brokers of one host apart by it: without an HTTP door it is the TCP port, which is at
     least no other broker's."""
@@ -111,7 +129,7 @@ def node_of(settings: Settings, tcp: Address) -> Node:
         broadcast_address=settings.broadcast_address or host,
         hostname=host,
         tcp_port=tcp_port,
-        http_port=settings.broadcast_http_port or tcp_port,
+        http_port=settings.broadcast_http_port or (http[0].port if http else 0) or tcp_port,
         version=NSQD_VERSION,
     )
 

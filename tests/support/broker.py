@@ -200,6 +200,16 @@ class Broker:
         return self.ports["TCP"]
 
     @property
+    def http_port(self) -> int:
+        self._wait(lambda: "HTTP" in self.ports, "say on which port it listens for HTTP clients")
+        return self.ports["HTTP"]
+
+    @property
+    def https_port(self) -> int:
+        self._wait(lambda: "HTTPS" in self.ports, "say on which port it listens for HTTPS clients")
+        return self.ports["HTTPS"]
+
+    @property
     def log(self) -> str:
         """All that this broker, and those before it on this object, wrote to stderr."""
         with self._news:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.broker.statistics import Client
+
 
 class Subscriber:
     """A consumer of a channel: its credit and where its messages go.
@@ -15,6 +17,7 @@ class Subscriber:
     __slots__ = (
         "arrived",
         "blocked",
+        "client",
         "closing",
         "deliver",
         "finished",
@@ -36,12 +39,14 @@ class Subscriber:
         on_dropped: Callable[[], None],
         timeout_ns: int,
         sample_rate: int = 0,
+        client: Client | None = None,
     ) -> None:
         self.name = name
         self.deliver = deliver
         self.on_dropped = on_dropped
         self.timeout_ns = timeout_ns
         self.sample_rate = sample_rate
+        self.client = client  # who stands behind it, for statistics
         self.number = 0
         self.ready = 0
         self.in_flight = 0

@@ -10,14 +10,6 @@ import time
 
 from penstock.config import LogLevel
 
-_LEVELS = {
-    LogLevel.DEBUG: logging.DEBUG,
-    LogLevel.INFO: logging.INFO,
-    LogLevel.WARN: logging.WARNING,
-    LogLevel.ERROR: logging.ERROR,
-    LogLevel.FATAL: logging.CRITICAL,
-}
-
 # nsqd writes FATAL where the standard library writes CRITICAL
 _NSQD_NAMES = {"CRITICAL": "FATAL"}
 
@@ -51,4 +43,4 @@ def log_as_nsqd(level: LogLevel, prefix: str) -> None:
 def _log(level: LogLevel, formatter: logging.Formatter) -> None:
     handler = logging.StreamHandler(sys.stderr)  # flushes after every line
     handler.setFormatter(formatter)
-    logging.basicConfig(level=_LEVELS[level], handlers=[handler], force=True)
+    logging.basicConfig(level=level.standard, handlers=[handler], force=True)

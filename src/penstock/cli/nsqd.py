@@ -43,10 +43,9 @@ from penstock.config.kinds import (
 )
 from penstock.config.sources import read_file, read_value
 from penstock.errors import ConfigError, PenstockError
+from penstock.protocol.nsq import NSQD_VERSION
 from penstock.storage.file import layout
 from penstock.storage.file.version import others_in
-
-NSQD_VERSION = "1.3.0"
 
 if TYPE_CHECKING:
     from penstock.server import Server
@@ -220,9 +219,10 @@ def _run(asked: Asked) -> None:
     def on_listening(server: Server) -> None:
         for address in server.tcp_addresses:
             log.info("TCP: listening on %s", address)
-
-        if settings.http_address is not None:
-            log.info("HTTP: this version has no HTTP API, so not on %s", settings.http_address)
+        for address in server.http_addresses:
+            log.info("HTTP: listening on %s", address)
+        for address in server.https_addresses:
+            log.info("HTTPS: listening on %s", address)
 
     settings = asked.settings
     log.info("%s", version())

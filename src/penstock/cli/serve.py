@@ -51,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
     def on_listening(server: Server) -> None:
         for address in server.tcp_addresses:
             log.info("TCP: listening on %s", address)
+        for address in server.http_addresses:
+            log.info("HTTP: listening on %s", address)
+        for address in server.https_addresses:
+            log.info("HTTPS: listening on %s", address)
         print(welcome(settings, server.tcp_addresses), flush=True)
 
     run_broker(settings, on_listening)

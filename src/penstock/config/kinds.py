@@ -4,6 +4,7 @@
 clause that says what is wrong; `sources` makes the sentence of it. Nothing here knows a setting.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,6 +76,11 @@ class LogLevel(StrEnum):
     WARN = "warn"
     ERROR = "error"
     FATAL = "fatal"
+
+    @property
+    def standard(self) -> int:
+        """The standard library's number for it."""
+        return logging.getLevelNamesMapping()[{"fatal": "CRITICAL"}.get(self, self.upper())]
 
 
 class EventLoop(StrEnum):

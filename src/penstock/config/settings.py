@@ -114,14 +114,14 @@ class Settings:
         _ADDRESSES,
         ADDRESS_OR_NONE,
         Address("127.0.0.1", 4151),
-        "Where the HTTP API will be; accepted, nothing listens there in this version.",
+        "Where HTTP clients connect; a path is a Unix socket, empty is no HTTP.",
         "nsqd's port",
     )
     https_address: Address | None = _set(
         _ADDRESSES,
         ADDRESS_OR_NONE,
         None,
-        "Where HTTPS will be; accepted, nothing listens there in this version.",
+        "Where HTTPS clients connect; nothing listens without tls_cert and tls_key.",
         "HTTPS needs a certificate, so there is no address until one is given",
     )
     broadcast_address: str = _set(

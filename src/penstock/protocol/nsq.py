@@ -32,6 +32,9 @@ from penstock.errors import PeerError
 from penstock.limits import COMMAND_LINE_BYTES_MAX
 from penstock.names import is_valid_name_bytes
 
+# The version of nsqd that clients and tools are told to expect; some switch features by it.
+NSQD_VERSION = "1.3.0"
+
 MAGIC_V2 = b"  V2"
 FRAME_RESPONSE, FRAME_ERROR = 0, 1
 FIN_BYTES = 21

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.broker.broker import Broker, BrokerOptions
 from penstock.broker.lanes import Turn
+from penstock.broker.statistics import Client
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import OperatingError
@@ -114,6 +115,7 @@ class Host:
         self.committer.state.on_saved = self.trouble.state_saved
         self.journals.on_failure = self.trouble.journal_failed
         self.held_back: list[Callable[[], None]] = []
+        self.clients: list[Callable[[], Iterable[Client]]] = []  # of each door that has some
         self.chore_busy = False
         self.tick_handle: asyncio.TimerHandle | None = None
 

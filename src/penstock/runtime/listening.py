@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,21 +41,22 @@ async def listen(
     protocol: Callable[[], asyncio.Protocol],
     address: Address,
     setting: str,
+    tls: ssl.SSLContext | None = None,
 ) -> Listener:
     """Listen; an OperatingError names the setting whose address cannot be used."""
     path = Path(address.host) if address.is_path else None
     try:
         if path is not None:
             _refuse_if_alive(path)
-            server = await loop.create_unix_server(protocol, path, backlog=BACKLOG)
+            server = await loop.create_unix_server(protocol, path, backlog=BACKLOG, ssl=tls)
         elif not address.host and socket.has_dualstack_ipv6():
             both = socket.create_server(
                 ("", address.port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
             )
-            server = await loop.create_server(protocol, sock=both, backlog=BACKLOG)
+            server = await loop.create_server(protocol, sock=both, backlog=BACKLOG, ssl=tls)
         else:
             server = await loop.create_server(
-                protocol, address.host or None, address.port, backlog=BACKLOG
+                protocol, address.host or None, address.port, backlog=BACKLOG, ssl=tls
             )
     except OSError as error:
         raise OperatingError(

@@ -15,6 +15,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.lanes import Lane
 from penstock.broker.partition import Partition
+from penstock.broker.statistics import Depths, depths_of
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import CorruptionError, OperatingError, PenstockError
@@ -65,6 +66,7 @@ class Topics:
         self.to_open: Iterator[str] = iter(())
         # asks elsewhere which channels a new topic has; False if there is nobody to ask
         self.find_channels: FindChannels = _nobody_to_ask
+        self.depths: dict[str, Depths] = {}  # of those that were closed since the start
         broker.on_topic_made = self._topic_made
         broker.on_delay_made = self._delay_made
         broker.on_channel_made = self._channel_made
@@ -163,6 +165,7 @@ class Topics:
         topic: Topic | None = None
         if loaded is not None:
             topic = loaded.topic
+            self.depths.pop(name, None)
             self.broker.topics[name] = topic
             self.trouble.over(name)
             self._take_up(loaded)
@@ -234,6 +237,7 @@ class Topics:
         """Close a topic that nobody uses; its next use opens it again."""
         del self.broker.topics[topic.name]
         topic.gone = True
+        self.depths[topic.name] = depths_of(topic)
         self.loading[topic.name] = []
         keepers: list[Keeper] = [*topic.channels.values(), *topic.partitions]
         journals = [journal for one in keepers if (journal := self.journals.take(one)) is not None]

@@ -17,10 +17,10 @@ from penstock.config import Settings
 from penstock.doors.nsq.authserver import AuthServers, Question, parse_address
 from penstock.doors.nsq.gojson import Kind, decode, fields
 from penstock.doors.nsq.grants import Authorization, Grants
-from penstock.doors.nsq.tlscontext import trust
 from penstock.doors.nsq.tokens import TokenFile
 from penstock.errors import OperatingError, PeerError
 from penstock.runtime.pool import Pool
+from penstock.runtime.tlscontext import trust
 
 __all__ = ["Authorizer", "Grants"]
 

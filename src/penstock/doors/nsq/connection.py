@@ -18,9 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.channel import Channel
+from penstock.broker.statistics import ClientStatistics
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.doors.nsq.auth import Grants
+from penstock.doors.nsq.client import statistics_of
 from penstock.doors.nsq.identify import Negotiated, negotiate
 from penstock.doors.nsq.layers import DeflateLayer, Layer, SnappyLayer, TlsLayer
 from penstock.doors.nsq.wire import Wire
@@ -73,6 +75,8 @@ class Connection(Wire):
         self.until_answered = False  # parked until nothing is owed
         self.upgraded_from: int | None = None  # bytes behind the command come below this layer
         self.topics: dict[str, Topic] = {}
+        self.published: dict[str, int] = {}
+        self.connected_at_ns = self.clock.now_ns()
         self.subscriber: Subscriber | None = None
         self.channel: Channel | None = None
         self.secret = ""
@@ -353,6 +357,7 @@ class Connection(Wire):
         else:
             if len(self.topics) >= TOPICS_KEPT_MAX:
                 self.topics.clear()
+                self.published.clear()
             self.topics[name] = topic
         return topic
 
@@ -377,6 +382,7 @@ class Connection(Wire):
         except OperatingError as error:
             self.fail(failed(verb, error))
             return
+        self.published[name] = self.published.get(name, 0) + len(bodies)
         self.owe(turn, OK_FRAME if verb == "MPUB" else OK_FRAME * len(bodies), verb, size)
 
     def on_dpub(self, command: Command) -> None:
@@ -397,6 +403,7 @@ class Connection(Wire):
         except PenstockError as error:
             self.fail(failed("DPUB", error))
             return
+        self.published[name] = self.published.get(name, 0) + len(bodies)
         self.owe(turn, OK_FRAME, "DPUB", size)
 
     def on_sub(self, command: Command) -> None:
@@ -436,6 +443,7 @@ class Connection(Wire):
             self._dropped,
             self.negotiated.msg_timeout_ms * 1_000_000,
             self.negotiated.sample_rate,
+            self,
         )
         channel.subscribe(self.subscriber)
         self.state = State.SUBSCRIBED
@@ -531,6 +539,9 @@ class Connection(Wire):
     def beat(self) -> None:
         """The door's timer: this client's heartbeat is due."""
         self.write(HEARTBEAT_FRAME)
+
+    def statistics(self) -> ClientStatistics:
+        return statistics_of(self)
 
     # -- ending
 

@@ -17,13 +17,13 @@ from penstock.config import Address, Settings, TlsRequired
 from penstock.doors.nsq.auth import Authorizer
 from penstock.doors.nsq.connection import Connection
 from penstock.doors.nsq.identify import IdentifyLimits, negotiate
-from penstock.doors.nsq.tlscontext import tls_context
 from penstock.doors.nsq.wire import Wire
 from penstock.limits import DELAY_MAX_MS, HEARTBEATS_MISSED_MAX
 from penstock.protocol.nsq import Limits
 from penstock.runtime.host import Host
 from penstock.runtime.listening import Listener, listen
 from penstock.runtime.pool import DiskPool
+from penstock.runtime.tlscontext import tls_context
 
 log = logging.getLogger("penstock.nsq")
 
@@ -60,6 +60,7 @@ class NsqDoor:
         self.due_count = 0
         self.listener: Listener | None = None
         self.ticker: asyncio.TimerHandle | None = None
+        host.clients.append(lambda: [*self.connections])
 
     async def start(self) -> None:
         self.listener = await listen(

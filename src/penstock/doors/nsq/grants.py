@@ -46,7 +46,7 @@ class Authorization:
 class Grants:
     """One client's authorizations. ``expires_at_ns`` is on the monotonic clock."""
 
-    __slots__ = ("identity", "_identity_url", "_authorizations", "_expires_at_ns")
+    __slots__ = ("identity", "identity_url", "_authorizations", "_expires_at_ns")
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Grants:
         expires_at_ns: int,
     ) -> None:
         self.identity = identity
-        self._identity_url = identity_url
+        self.identity_url = identity_url
         self._authorizations = authorizations
         self._expires_at_ns = expires_at_ns
 
@@ -77,7 +77,7 @@ class Grants:
         return encode(
             {
                 "identity": self.identity,
-                "identity_url": self._identity_url,
+                "identity_url": self.identity_url,
                 "permission_count": len(self._authorizations),
             }
         )

@@ -18,9 +18,7 @@ from penstock import limits as nsqd
 from penstock.config import Settings
 from penstock.doors.nsq.gojson import Kind, NotJson, decode, encode
 from penstock.errors import PeerError
-
-# The version of nsqd that clients are told to expect; some switch features by it.
-NSQD_VERSION = "1.3.0"
+from penstock.protocol.nsq import NSQD_VERSION
 
 # the value that stands for "none" in heartbeat_interval and the output buffer's fields
 _OFF = -1

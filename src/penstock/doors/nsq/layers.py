@@ -301,6 +301,18 @@ class TlsLayer:
         return self._outgoing.read()
 
     @property
+    def version(self) -> str:
+        """As Go's tools name it: TLS1.3."""
+        version = (self._tls.version() or "").replace("TLSv", "TLS")
+        return "TLS1.0" if version == "TLS1" else version
+
+    @property
+    def cipher(self) -> str:
+        """OpenSSL's name of it."""
+        cipher = self._tls.cipher()
+        return cipher[0] if cipher is not None else ""
+
+    @property
     def common_name(self) -> str:
         """The name in the client's certificate; empty without one."""
         if not self.secure:

@@ -26,7 +26,7 @@ from penstock.doors.nsq.layers import (
     SnappyLayer,
     TlsLayer,
 )
-from penstock.doors.nsq.tlscontext import tls_context
+from penstock.runtime.tlscontext import tls_context
 from tests.support.certificates import CLIENT_COMMON_NAME
 from tests.support.snappyframes import (
     STREAM_ID,

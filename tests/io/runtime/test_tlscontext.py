@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from penstock.config import Settings, TlsClientAuth, TlsVersion
-from penstock.doors.nsq.tlscontext import tls_context
 from penstock.errors import ConfigError
+from penstock.runtime.tlscontext import tls_context
 
 if TYPE_CHECKING:
     from tests.support.certificates import Certificates

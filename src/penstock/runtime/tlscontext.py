@@ -1,7 +1,7 @@
 """What TLS is made with: the settings, and the files that they name; a wrong one is a ConfigError.
 
-Used at start by the door, for its clients, and by ``auth``, for auth servers. One connection's TLS
-is in ``layers``.
+For the doors: each serves its clients with it, and the NSQ door asks auth servers with what is
+``trust``ed here.
 
 nsqd's policy ``require`` wants any certificate of a client, whoever signed it, because its name
 goes to the auth server. OpenSSL leaves that to a callback that Python's ``ssl`` does not have: it
