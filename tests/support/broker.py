@@ -51,7 +51,7 @@ class Broker:
         verb: str = "nsqd",
         env: Mapping[str, str] | None = None,
         verify: bool = True,
-        address_flags: tuple[str, ...] = ("--tcp-address", "--http-address"),
+        address_flags: tuple[str, ...] = ("--tcp-address", "--http-address", "--https-address"),
     ) -> None:
         self.data_path = data_path
         self.args = list(args)
