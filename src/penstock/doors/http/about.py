@@ -1,13 +1,12 @@
-"""/ping and /info: whether the broker is well, and what it is. OPTIONS: what a path takes."""
+"""/ping and /info: whether the broker is well, and what it is."""
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
 
-from penstock.doors.http.answers import JSON
 from penstock.doors.http.request import Request
+from penstock.http.answers import JSON
 from penstock.protocol.nsq import NSQD_VERSION
 
 _MS_NS = 1_000_000
@@ -35,10 +34,3 @@ def info(request: Request) -> None:
         "max_deflate_level": settings.max_deflate_level,
     }
     request.answer(json.dumps(document, separators=(",", ":")).encode(), JSON)
-
-
-def allowing(methods: str) -> Callable[[Request], None]:
-    def handler(request: Request) -> None:
-        request.answer(headers=f"Allow: {methods}\r\n")
-
-    return handler

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from penstock.broker.lanes import Turn
 from penstock.broker.topic import Topic
-from penstock.doors.http.answers import Refused
-from penstock.doors.http.parameters import topic_and_channel_of, topic_of
 from penstock.doors.http.request import Request
 from penstock.errors import OperatingError
+from penstock.http.answers import Refused
+from penstock.http.parameters import topic_and_channel_of, topic_of
 from penstock.runtime.host import Host
 
 TopicAct = Callable[[Host, Topic], Turn]

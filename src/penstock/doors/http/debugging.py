@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from penstock.doors.http.answers import Refused
 from penstock.doors.http.request import Request
 from penstock.doors.http.stats import memory
+from penstock.http.answers import Refused
 
 PROFILE_SECONDS_DEFAULT, PROFILE_SECONDS_MAX = 30, 300
 _BINARY = "application/octet-stream"

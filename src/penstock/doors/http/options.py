@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from penstock.config import SETTINGS, LogLevel, Settings
 from penstock.config.kinds import DURATION, DURATION_OR_NONE
-from penstock.doors.http.answers import JSON, TEXT, Refused
 from penstock.doors.http.request import Request
+from penstock.http.answers import JSON, TEXT, Refused
 
 # nsqd's names that are not Penstock's
 _NSQDS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from penstock.doors.http.answers import Refused
-from penstock.doors.http.parameters import FLAGS, defer_ms_of, topic_of
 from penstock.doors.http.request import Request
 from penstock.errors import OperatingError
+from penstock.http.answers import Refused
+from penstock.http.parameters import FLAGS, defer_ms_of, topic_of
 
 # nsqd's word for every publish that was not kept; the log says why
 _NOT_KEPT = (503, "EXITING")

@@ -1,76 +1,36 @@
-"""One request on its way: what was asked, and what its handler does to answer it.
-
-A handler answers at once, or later: when a turn is over (``when``), or when a topic is open
-(``again``, which calls it anew). It raises ``Refused`` for an error. An answer to a connection that
-is gone goes nowhere.
+"""One request to the broker: answered at once, or when a turn is over (``when``), or when a topic
+is open (``topic``, which calls the handler anew).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.broker.lanes import Turn
 from penstock.broker.topic import Topic
-from penstock.doors.http.answers import JSON, NSQ, TEXT, Refused
-from penstock.doors.http.parameters import Parameters, parse_query
 from penstock.errors import PenstockError
+from penstock.http import request
+from penstock.http.answers import Refused
+from penstock.http.connection import Connection
 
 if TYPE_CHECKING:
-    from penstock.doors.http.connection import Connection
     from penstock.doors.http.door import HttpDoor
-    from penstock.doors.http.routes import Route
 
 
-class Request:
-    """A whole request. ``old`` is HTTP/1.0; ``keep``: the connection stays open behind it."""
+class Request(request.Request):
+    """A whole request, and what its answer waits for."""
 
-    __slots__ = (
-        "answered",
-        "body",
-        "connection",
-        "failure",
-        "keep",
-        "method",
-        "old",
-        "path",
-        "query",
-        "route",
-        "success",
-        "turn",
-    )
+    __slots__ = ("failure", "success", "turn")
 
     def __init__(self, connection: Connection, method: bytes, path: bytes, query: bytes) -> None:
-        self.connection = connection
-        self.method = method
-        self.path = path
-        self.query = query
-        self.route: Route | Refused
-        self.body = b""
-        self.keep = True
-        self.old = False
-        self.answered = False
+        super().__init__(connection, method, path, query)
         self.turn: Turn | None = None
         self.success = b""
         self.failure: Refused | None = None
 
     @property
     def door(self) -> HttpDoor:
-        return self.connection.door
-
-    def parameters(self) -> Parameters:
-        return parse_query(self.query)
-
-    # -- answering
-
-    def answer(
-        self, body: bytes = b"", content_type: str = TEXT, status: int = 200, headers: str = NSQ
-    ) -> None:
-        if not self.answered:
-            self.answered = True
-            self.connection.answer(self, status, body, content_type, headers)
-
-    def refuse(self, refused: Refused) -> None:
-        self.answer(refused.body, JSON, refused.status, refused.headers + NSQ)
+        return cast("HttpDoor", self.connection.door)
 
     def when(self, turn: Turn, failure: Refused, success: bytes = b"") -> None:
         """Answer when the turn is over: what was asked for is safe then."""
@@ -111,17 +71,3 @@ class Request:
         if name not in broker.topics and name not in broker.known:
             raise Refused(404, "TOPIC_NOT_FOUND")
         return self.topic(name, Refused(500, "INTERNAL_ERROR"))
-
-    def again(self) -> None:
-        if not self.answered and self.connection.transport is not None:
-            self.carry_out()
-
-    def carry_out(self) -> None:
-        route = self.route
-        if isinstance(route, Refused):
-            self.refuse(route)
-            return
-        try:
-            route.handler(self)
-        except Refused as refused:
-            self.refuse(refused)

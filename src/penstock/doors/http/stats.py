@@ -29,9 +29,9 @@ from penstock.broker.statistics import (
     channel_statistics,
     topic_statistics,
 )
-from penstock.doors.http.answers import JSON, TEXT
-from penstock.doors.http.parameters import FLAGS
 from penstock.doors.http.request import Request
+from penstock.http.answers import JSON, TEXT
+from penstock.http.parameters import FLAGS
 from penstock.protocol.nsq import NSQD_VERSION
 from penstock.runtime.host import Host
 

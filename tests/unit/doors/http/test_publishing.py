@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.doors.http.answers import Refused
 from penstock.doors.http.publishing import split_binary, split_text
+from penstock.http.answers import Refused
 
 
 def binary(*bodies: bytes, count: int | None = None) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote_to_bytes
 
-from penstock.doors.http.answers import Refused
+from penstock.http.answers import Refused
 from penstock.names import is_valid_name
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})").search

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from penstock.doors.http.answers import CONTINUE, Refused, encode_answer, encode_fault
-from penstock.doors.http.request import Request
-from penstock.doors.http.routes import BODY_IGNORED_BYTES_MAX
+from penstock.http.answers import CONTINUE, Refused, encode_answer, encode_fault
+from penstock.http.request import Request
+from penstock.http.routes import BODY_IGNORED_BYTES_MAX
 from penstock.runtime.listening import peer_of
 
 if TYPE_CHECKING:
-    from penstock.doors.http.door import HttpDoor
+    from penstock.http.server import HttpServer
 
 log = logging.getLogger("penstock.http")
 
@@ -36,7 +36,7 @@ LINGER_TICKS_MAX = 1  # to take an answer that ended the connection
 class Connection(asyncio.Protocol):
     """A client and its requests."""
 
-    def __init__(self, door: HttpDoor, *, secure: bool) -> None:
+    def __init__(self, door: HttpServer, *, secure: bool) -> None:
         self.door = door
         self.secure = secure
         self.transport: asyncio.Transport | None = None
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             # the form that is meant for proxies
             url = b"/" + url.partition(b"://")[2].partition(b"/")[2]
         path, _, query = url.partition(b"?")
-        coming = Request(self, self.parser.get_method(), path, query)
+        coming = self.door.request(self, self.parser.get_method(), path, query)
         coming.old = self.parser.get_http_version() == "1.0"
         if not coming.old and not self.has_host:
             self.fault = encode_fault(400, "missing required Host header")

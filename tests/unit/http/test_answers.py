@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.doors.http.answers import JSON, NSQ, TEXT, Refused, encode_answer, encode_fault
+from penstock.http.answers import JSON, NSQ, TEXT, Refused, encode_answer, encode_fault
 
 DATE = "Thu, 01 Jan 1970 00:00:00 GMT"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.doors.http.answers import Refused
-from penstock.doors.http.parameters import (
+from penstock.http.answers import Refused
+from penstock.http.parameters import (
     defer_ms_of,
     parse_query,
     topic_and_channel_of,
