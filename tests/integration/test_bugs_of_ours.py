@@ -66,7 +66,7 @@ def test_in_the_loop_it_ends_the_process(loop: str) -> None:
     done = run(IN_THE_LOOP, loop)
     assert done.returncode == ExitCode.BUG
     assert "ZeroDivisionError: the bug" in done.stderr
-    assert "FATAL: this is a bug in Penstock, and the broker ends at once" in done.stderr
+    assert "FATAL: this is a bug in Penstock, which ends at once" in done.stderr
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])

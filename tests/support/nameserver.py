@@ -8,7 +8,6 @@ can be stopped and come back on the same port, `NameServer` knowing nothing.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,8 +16,8 @@ from typing import Self
 
 from penstock.clock import SystemClock
 from penstock.config import Address
-from penstock.lookup.answers import answer
 from penstock.lookup.door import LookupDoor
+from penstock.lookup.http import LookupHttpDoor
 from penstock.lookup.registry import Producer, Registry
 from penstock.protocol.lookup import Node
 
@@ -72,7 +71,7 @@ class Lookupd:
         self.address = self.door.addresses[0]
 
     async def stop(self) -> None:
-        self.http.close()
+        await self.http.stop()
         self.door.stop()
         await self.until(lambda: not self.registry.producers)
 
@@ -86,21 +85,11 @@ class Lookupd:
         await self.until(lambda: self.registry.names() == set(names))
 
 
-async def start_http(registry: Registry) -> tuple[asyncio.Server, int]:
-    """The least HTTP server that carries the name server's answers; its port."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        method, _, rest = head.decode().partition(" ")
-        path, _, query = rest.split(" ")[0].partition("?")
-        clock = SystemClock()
-        times = clock.monotonic_ns(), clock.now_ns()
-        status, value = answer(registry, "1.3.0", method, path, query, *times)
-        writer.write(f"HTTP/1.1 {status} whatever\r\n\r\n{json.dumps(value)}".encode())
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    return server, int(server.sockets[0].getsockname()[1])
+async def start_http(registry: Registry) -> tuple[LookupHttpDoor, int]:
+    """Its HTTP door, and the port of it."""
+    door = LookupHttpDoor(registry, SystemClock(), shutdown_timeout_s=0)
+    listener = await door.listen(Address("127.0.0.1", 0), "http_address")
+    return door, listener.addresses[0].port
 
 
 @asynccontextmanager
@@ -143,7 +132,7 @@ class NameServer:
         self._started.set()
         await self._end.wait()
         door.stop()
-        http.close()
+        await http.stop()
         while door.connections:  # noqa: ASYNC110 - the door has no event for a test to wait on
             await asyncio.sleep(0.001)
 

@@ -16,8 +16,6 @@ FOR_USERS = ("penstock.testing", "penstock.sdk", "penstock.spark", "penstock.__m
 # Modules whose users come with later doors, and why they are here before them.
 BEFORE_THEIR_USERS = {
     "penstock.protocol.attributes": "a column of version 1 of the block format",
-    "penstock.lookup.answers": "the name server's HTTP API, until an HTTP server carries it",
-    "penstock.lookup.door": "the name server, until its HTTP API is there too",
 }
 
 

@@ -45,6 +45,10 @@ class Verb(NamedTuple):
 VERBS = {
     "serve": Verb("penstock.cli.serve", "run the broker"),
     "nsqd": Verb("penstock.cli.nsqd", "run the broker with nsqd's own command line", True),
+    "lookup": Verb("penstock.cli.lookup", "run a name server"),
+    "nsqlookupd": Verb(
+        "penstock.cli.nsqlookupd", "run a name server with nsqlookupd's own command line", True
+    ),
     "pub": Verb("penstock.cli.pub", "publish lines, a file or generated messages"),
     "tail": Verb("penstock.cli.tail", "print a topic's messages as they come"),
     "config": Verb("penstock.cli.config", "print the settings in force and where they came from"),

@@ -260,10 +260,10 @@ def nsqds_data(folder: Path) -> list[str]:
     return sorted(file.name for shape in _NSQDS_FILES for file in folder.glob(shape))
 
 
-def version() -> str:
+def version(program: str = "nsqd") -> str:
     """nsqd's shape, for what parses `nsqd vX.Y.Z (`; whose it is stands behind."""
     python = platform.python_version()
-    return f"nsqd v{NSQD_VERSION} (built w/Penstock {__version__}, Python {python})"
+    return f"{program} v{NSQD_VERSION} (built w/Penstock {__version__}, Python {python})"
 
 
 def node_id(host: str) -> int:

@@ -1,4 +1,5 @@
-"""The broker as a process: event loop, open files, signals. `serve` and `nsqd` both run it.
+"""A server as a process: event loop, open files, signals. `serve` and `nsqd` run the broker so,
+`lookup` and `nsqlookupd` the name server.
 
 Starts a server, tells the caller when it listens, and stops it at the first SIGINT or SIGTERM. A
 second signal ends the process at once, as if it had been killed: nothing that was answered is lost.
@@ -14,13 +15,14 @@ import os
 import signal
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.cli import ExitCode
 from penstock.config import EventLoop, Settings
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.lookup.server import NameServer, NameServerOptions
     from penstock.server import Server
 
 log = logging.getLogger(__name__)
@@ -28,23 +30,45 @@ log = logging.getLogger(__name__)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of malloc.h
 
 
+class Startable(Protocol):
+    """What runs until it is stopped."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=Startable)
+
+
 def run_broker(settings: Settings, on_listening: Callable[[Server], None]) -> None:
     """Run until a signal; returns after a clean stop, raises what kept it from starting."""
-    raise_open_files_limit()
-    give_memory_back()
-    with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
-        runner.run(_serve(settings, on_listening))
-
-
-async def _serve(settings: Settings, on_listening: Callable[[Server], None]) -> None:
     from penstock.server import Server  # noqa: PLC0415  --help and --version need no broker
 
+    _run(lambda: Server(settings), settings.event_loop, on_listening)
+
+
+def run_name_server(options: NameServerOptions, on_listening: Callable[[NameServer], None]) -> None:
+    """The same for a name server."""
+    from penstock.lookup.server import NameServer  # noqa: PLC0415  as above
+
+    _run(lambda: NameServer(options), EventLoop.AUTO, on_listening)
+
+
+def _run(make: Callable[[], S], loop: EventLoop, on_listening: Callable[[S], None]) -> None:
+    raise_open_files_limit()
+    give_memory_back()
+    with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+        runner.run(_serve(make, on_listening))
+
+
+async def _serve(make: Callable[[], S], on_listening: Callable[[S], None]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(on_exception)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(settings)
+    server = make()
     await server.start()
     try:
         on_listening(server)
@@ -65,7 +89,7 @@ def on_exception(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     loop.default_exception_handler(context)
     if "handle" in context:
         log.critical(
-            "this is a bug in Penstock, and the broker ends at once: what was answered is safe, "
+            "this is a bug in Penstock, which ends at once: what was answered is safe, "
             "what was not may be sent again. Start it again, and report the lines above"
         )
         os._exit(ExitCode.BUG)

@@ -142,7 +142,7 @@ class Settings:
         _ADDRESSES,
         count(0, 65_535),
         0,
-        "The HTTP port told to name servers; 0 is the TCP port, while there is no HTTP door.",
+        "The HTTP port told to name servers; 0 is the one that is bound, else the TCP port.",
         "as nsqd; needed only behind a port mapping",
     )
     lookupd_tcp_addresses: tuple[Address, ...] = _set(

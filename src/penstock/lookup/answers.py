@@ -1,30 +1,17 @@
-"""nsqlookupd's HTTP API as functions of what is registered: method, path and query in, status and
-value out. Pure: whoever speaks HTTP writes the value down (``None`` is an empty body, a text is
-sent as it is, anything else as JSON), and the times are handed in.
+"""nsqlookupd's HTTP API as functions of what is registered. Pure: whoever speaks HTTP finds the
+function by method and path (``HANDLERS``) and writes down what it returns (``None`` is an empty
+body, a text is sent as it is, anything else as JSON), or the ``Refused`` that it raises.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-from urllib.parse import parse_qs
 
+from penstock.http.answers import Refused
+from penstock.http.parameters import Parameters, parse_query, topic_and_channel_of
 from penstock.lookup.registry import Producer, Registry
 from penstock.names import is_valid_name
-
-
-class Answer(NamedTuple):
-    status: int
-    value: object = None
-
-
-class Refused(Exception):
-    """nsqlookupd's sign for what is wrong, and its status."""
-
-    def __init__(self, status: int, sign: str) -> None:
-        super().__init__(sign)
-        self.answer = Answer(status, {"message": sign})
 
 
 class Asked(NamedTuple):
@@ -32,44 +19,17 @@ class Asked(NamedTuple):
     by the one that people know."""
 
     registry: Registry
-    given: Mapping[str, list[str]]
+    query: bytes
     version: str
     monotonic_ns: int
     wall_ns: int
 
-
-Route = Callable[[Asked], object]
-
-# What Go takes for no query at all.
-_BAD_QUERY = re.compile(r"%(?![0-9a-fA-F]{2})|;")
+    @property
+    def given(self) -> Parameters:
+        return parse_query(self.query)
 
 
-def answer(
-    registry: Registry,
-    version: str,
-    method: str,
-    path: str,
-    query: str,
-    monotonic_ns: int,
-    wall_ns: int,
-) -> Answer:
-    """What nsqlookupd of that version would answer if it knew what the registry knows."""
-    try:
-        if path not in ROUTES:
-            raise Refused(404, "NOT_FOUND")
-        route = ROUTES[path].get(method)
-        if route is None:
-            raise Refused(405, "METHOD_NOT_ALLOWED")
-        given = {} if route in _WITHOUT_PARAMETERS else _parsed(query)
-        return Answer(200, route(Asked(registry, given, version, monotonic_ns, wall_ns)))
-    except Refused as refused:
-        return refused.answer
-
-
-def _parsed(query: str) -> Mapping[str, list[str]]:
-    if _BAD_QUERY.search(query):
-        raise Refused(400, "INVALID_REQUEST")
-    return parse_qs(query, keep_blank_values=True)
+Handler = Callable[[Asked], object]
 
 
 def _ping(asked: Asked) -> str:
@@ -130,7 +90,10 @@ def _debug(asked: Asked) -> object:
 
 
 def _make_topic(asked: Asked) -> None:
-    asked.registry.make_topic(_valid(asked, "topic"))
+    topic = _one(asked, "topic")
+    if not is_valid_name(topic):
+        raise Refused(400, "INVALID_ARG_TOPIC")
+    asked.registry.make_topic(topic)
 
 
 def _delete_topic(asked: Asked) -> None:
@@ -143,24 +106,18 @@ def _tombstone(asked: Asked) -> None:
 
 
 def _make_channel(asked: Asked) -> None:
-    asked.registry.make_channel(_valid(asked, "topic"), _valid(asked, "channel"))
+    asked.registry.make_channel(*topic_and_channel_of(asked.given))
 
 
 def _delete_channel(asked: Asked) -> None:
-    if not asked.registry.delete_channel(_valid(asked, "topic"), _valid(asked, "channel")):
+    if not asked.registry.delete_channel(*topic_and_channel_of(asked.given)):
         raise Refused(404, "CHANNEL_NOT_FOUND")
 
 
 def _one(asked: Asked, name: str) -> str:
-    if name not in asked.given:
+    value = asked.given.get(name)
+    if value is None:
         raise Refused(400, f"MISSING_ARG_{name.upper()}")
-    return asked.given[name][0]
-
-
-def _valid(asked: Asked, name: str) -> str:
-    value = _one(asked, name)
-    if not is_valid_name(value):
-        raise Refused(400, f"INVALID_ARG_{name.upper()}")
     return value
 
 
@@ -176,19 +133,17 @@ def _shown(producer: Producer) -> dict[str, object]:
     }
 
 
-_WITHOUT_PARAMETERS: tuple[Route, ...] = (_ping, _info, _topics, _nodes, _debug)
-
-ROUTES: Mapping[str, Mapping[str, Route]] = {
-    "/ping": {"GET": _ping},
-    "/info": {"GET": _info},
-    "/lookup": {"GET": _lookup},
-    "/topics": {"GET": _topics},
-    "/channels": {"GET": _channels},
-    "/nodes": {"GET": _nodes},
-    "/debug": {"GET": _debug},
-    "/topic/create": {"POST": _make_topic},
-    "/topic/delete": {"POST": _delete_topic},
-    "/topic/tombstone": {"POST": _tombstone},
-    "/channel/create": {"POST": _make_channel},
-    "/channel/delete": {"POST": _delete_channel},
+HANDLERS: Mapping[str, tuple[str, Handler]] = {
+    "/ping": ("GET", _ping),
+    "/info": ("GET", _info),
+    "/lookup": ("GET", _lookup),
+    "/topics": ("GET", _topics),
+    "/channels": ("GET", _channels),
+    "/nodes": ("GET", _nodes),
+    "/debug": ("GET", _debug),
+    "/topic/create": ("POST", _make_topic),
+    "/topic/delete": ("POST", _delete_topic),
+    "/topic/tombstone": ("POST", _tombstone),
+    "/channel/create": ("POST", _make_channel),
+    "/channel/delete": ("POST", _delete_channel),
 }

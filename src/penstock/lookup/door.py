@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from typing import cast
 
 from penstock.clock import Clock
 from penstock.config import Address
@@ -86,8 +87,8 @@ class Connection(asyncio.Protocol):
     # -- asyncio's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports are not asyncio's by class
+        self.transport = transport = cast("asyncio.Transport", transport)
         self._peer = peer_of(transport)
         self._door.connections[self] = None
         _keep_alive(transport)
