@@ -411,16 +411,23 @@ def test_tcp_https_leaves_plain_http_open(
         assert site.get("/ping") == (200, b"OK")
 
 
+@pytest.mark.parametrize("policy", ["require", "require-verify"])
 def test_clients_certificates_are_asked_for(
-    start_broker: StartBroker, certificates: Certificates
+    start_broker: StartBroker, certificates: Certificates, policy: str
 ) -> None:
     broker = start_broker(
         "--https-address=127.0.0.1:0",
         *certificates.broker_flags,
         f"--tls-root-ca-file={certificates.authority}",
-        "--tls-client-auth-policy=require-verify",
+        f"--tls-client-auth-policy={policy}",
     )
     with Site(broker.https_port, certificates.client_context) as site:
         assert site.get("/ping") == (200, b"OK")
     with Site(broker.https_port, certificates.context()) as site, pytest.raises(OSError):
         site.get("/ping")
+    with Site(broker.https_port, certificates.stranger_context) as site:
+        if policy == "require":
+            assert site.get("/ping") == (200, b"OK")
+        else:
+            with pytest.raises(OSError):
+                site.get("/ping")

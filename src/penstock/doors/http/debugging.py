@@ -62,16 +62,17 @@ def profile(request: Request) -> None:
     seconds = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
     if not 0 < seconds <= PROFILE_SECONDS_MAX:
         raise Refused(400, "INVALID_SECONDS")
+    if request.door.profiling:
+        raise Refused(500, "PROFILING_ALREADY")
+    request.door.profiling = True
     profiler = cProfile.Profile()
-    try:
-        profiler.enable()
-    except ValueError as error:
-        raise Refused(500, "PROFILING_ALREADY") from error
+    profiler.enable()
     request.door.host.loop.call_later(seconds, partial(_profiled, request, profiler))
 
 
 def _profiled(request: Request, profiler: cProfile.Profile) -> None:
     profiler.create_stats()
+    request.door.profiling = False
     request.answer(marshal.dumps(profiler.stats), _BINARY, headers="")
 
 

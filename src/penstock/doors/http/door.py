@@ -38,6 +38,7 @@ class HttpDoor(HttpServer):
         self.delay_ms_max = DELAY_MAX_MS if longest is None else min(longest, DELAY_MAX_MS)
         self.tls_context: ssl.SSLContext | None = tls_context(settings)
         self.publish_queries: dict[bytes, tuple[str, int]] = {}
+        self.profiling = False
         self.plain: Listener | None = None
         self.secure: Listener | None = None
 

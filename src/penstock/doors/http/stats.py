@@ -8,6 +8,7 @@ that was not asked to keep any.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -66,7 +67,7 @@ def stats(request: Request) -> None:
     )
     as_json = parameters.get("format") == "json"
     pieces = (json_pieces if as_json else text_pieces)(door.host, asked, about)
-    Slices(door.host, pieces, partial(_answer, request, JSON if as_json else TEXT)).go_on()
+    Slices(door.host.loop, pieces, partial(_answer, request, JSON if as_json else TEXT)).go_on()
 
 
 def _answer(request: Request, content_type: str, pieces: list[str]) -> None:
@@ -77,9 +78,12 @@ class Slices:
     """Collects pieces, a few milliseconds of the loop at a time, and hands them on at the end."""
 
     def __init__(
-        self, host: Host, pieces: Iterator[str], then: Callable[[list[str]], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pieces: Iterator[str],
+        then: Callable[[list[str]], None],
     ) -> None:
-        self.host = host
+        self.loop = loop
         self.pieces = pieces
         self.then = then
         self.made: list[str] = []
@@ -89,7 +93,7 @@ class Slices:
         for piece in self.pieces:
             self.made.append(piece)
             if time.perf_counter_ns() > until_ns:
-                self.host.loop.call_soon(self.go_on)
+                self.loop.call_soon(self.go_on)
                 return
         self.then(self.made)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
 from penstock.broker.statistics import ClientStatistics
-from penstock.doors.http.stats import go_duration, json_client, text_client
+from penstock.doors.http.stats import SLICE_NS, Slices, go_duration, json_client, text_client
+from penstock.testing import FakeClock
+from tests.unit.doors.http.rig import HttpRig, get
+from tests.unit.runtime.rig import HandLoop
 
 SECOND_NS = 1_000_000_000
 CONSUMER = ClientStatistics(
@@ -77,3 +84,62 @@ def test_some_fields_are_there_only_when_there_is_something() -> None:
     assert shown["pub_counts"] == [{"topic": "a", "count": 3}]
     assert (shown["authed"], shown["auth_identity"]) == (True, "me")
     assert shown["auth_identity_url"] == "http://me"
+
+
+def stats_of(rig: HttpRig, query: str) -> dict[str, Any]:
+    answer = rig.ask(get(f"/stats?format=json&{query}"))
+    found: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return found
+
+
+def test_a_topic_that_was_closed_shows_what_it_had() -> None:
+    rig = HttpRig()
+    topic = rig.topic("t")
+    for name in ("busy", "idle"):
+        topic.channel(name, rig.clock.now_ns())
+    rig.publish(topic, b"x", b"y")
+    rig.settle()
+    topic.empty_channel("idle", rig.clock.now_ns())
+    rig.settle()
+    rig.host.topics.unload(topic)
+    rig.settle()
+    for _ in range(2):
+        (told,) = stats_of(rig, "topic=t")["topics"]
+        assert "depths_known" not in told
+        depths = {one["channel_name"]: one["depth"] for one in told["channels"]}
+        assert depths == {"busy": 2, "idle": 0}
+    assert "t" not in rig.host.broker.topics
+
+
+def test_sleepers_below_an_empty_mark_are_not_the_channels() -> None:
+    rig = HttpRig()
+    topic = rig.topic("t")
+    topic.channel("c", rig.clock.now_ns())
+    due_ns = rig.clock.now_ns() + 60 * SECOND_NS
+    for count, emptied in ((3, False), (3, True), (2, False)):
+        for _ in range(0 if emptied else count):
+            topic.publish_delayed([b"x"], 1, due_ns, rig.clock.now_ns())
+        if emptied:
+            topic.empty_channel("c", rig.clock.now_ns())
+        rig.host.wake()
+        rig.settle()
+    topic.channel("d", rig.clock.now_ns())
+    (told,) = stats_of(rig, "topic=t")["topics"]
+    assert [one["deferred_count"] for one in told["channels"]] == [2, 5]
+
+
+def test_a_long_answer_lets_others_have_their_turn() -> None:
+    loop = HandLoop(FakeClock())
+    told: list[list[str]] = []
+
+    def pieces() -> Iterator[str]:
+        for number in range(3):
+            time.sleep(2 * SLICE_NS / SECOND_NS)  # so that each piece is a slice
+            yield str(number)
+
+    Slices(cast("asyncio.AbstractEventLoop", loop), pieces(), told.append).go_on()
+    turns = 0
+    while not told:
+        loop.turn()
+        turns += 1
+    assert (told, turns) == ([["0", "1", "2"]], 3)
