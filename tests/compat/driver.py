@@ -5,7 +5,7 @@ would: it makes the library's producer or consumer and lets it run. Script and t
 lines; bodies are base64, so that they may be any bytes.
 
     argv[1]   {"role": "producer" | "consumer", "host", "port", "topic", "channel", "max_in_flight",
-               "tls", "ca", "snappy", "deflate", "secret"}
+               "tls", "ca", "snappy", "deflate", "secret", "lookup": a name server to ask instead}
     stdin     {"do": "publish" | "mpublish" | "dpublish" | "stop", "bodies": [...], "delay_ms"}
     stdout    {"event": "ready"} · {"event": "published"} · {"event": "failed", "why"}
               {"event": "message", "body", "attempts"} · {"event": "finished", "body"}
@@ -87,6 +87,7 @@ class Client:
         ca: Path | None = None,
         secret: str | None = None,
         max_in_flight: int = 50,
+        lookup: str | None = None,
     ) -> None:
         worn = dress.split("+")
         job = {
@@ -101,6 +102,7 @@ class Client:
             "snappy": SNAPPY in worn,
             "deflate": DEFLATE in worn,
             "secret": secret,
+            "lookup": lookup,
         }
         self.name = f"{library.name} {role}"
         self.seen: list[dict[str, Any]] = []

@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
-import sys
-from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.broker import Broker
 from tests.support.fixtures import Connect, StartBroker
+from tests.support.nameserver import NameServerProcess
 
 pytestmark = pytest.mark.slow
-
-
-class NameServerProcess(Broker):
-    """`penstock nsqlookupd`, or `penstock lookup`."""
-
-    def command(self) -> list[str]:
-        own: list[str] = []
-        for flag in ("--tcp-address", "--http-address"):
-            own += [flag, f"127.0.0.1:{self._wanted_ports.get(flag, 0)}"]
-        return [sys.executable, "-m", "penstock", self.verb, *own, *self.args]
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def ask(self, method: str, target: str) -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", self.http_port, timeout=25)
-        connection.request(method, target)
-        response = connection.getresponse()
-        body = response.read()
-        connection.close()
-        if response.headers["Content-Type"] != "application/json; charset=utf-8":
-            return response.status, body.decode()
-        return response.status, json.loads(body)
-
-    def until(self, target: str, condition: Callable[[Any], bool]) -> Any:
-        """Asks until the answer is so; pytest's timeout bounds it."""
-        while not condition(value := self.ask("GET", target)[1]):
-            pass
-        return value
 
 
 @pytest.fixture

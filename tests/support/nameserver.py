@@ -2,17 +2,21 @@
 
 `Watched` is its registry, which wakes whoever waits at every change. `Lookupd` has the TCP door in
 the test's own loop, `NameServer` on a thread, for tests of a broker in a process of its own; both
-can be stopped and come back on the same port, `NameServer` knowing nothing.
+can be stopped and come back on the same port, `NameServer` knowing nothing. `NameServerProcess` is
+one in a process of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from http.client import HTTPConnection
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from penstock.clock import SystemClock
 from penstock.config import Address
@@ -20,6 +24,7 @@ from penstock.lookup.door import LookupDoor
 from penstock.lookup.http import LookupHttpDoor
 from penstock.lookup.registry import Producer, Registry
 from penstock.protocol.lookup import Node
+from tests.support.broker import Broker
 
 NODE = Node("127.0.0.1", "lookup.example", 4160, 4161, "1.3.0")
 PATIENCE_SECONDS = 60.0
@@ -165,3 +170,33 @@ class NameServer:
         with self._news:
             if not self._news.wait_for(condition, PATIENCE_SECONDS):
                 raise AssertionError(f"waited for {what}; there is {self.registry.names()}")
+
+
+class NameServerProcess(Broker):
+    """`penstock nsqlookupd`, or `penstock lookup`."""
+
+    def command(self) -> list[str]:
+        own: list[str] = []
+        for flag in ("--tcp-address", "--http-address"):
+            own += [flag, f"127.0.0.1:{self._wanted_ports.get(flag, 0)}"]
+        return [sys.executable, "-m", "penstock", self.verb, *own, *self.args]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def ask(self, method: str, target: str) -> tuple[int, Any]:
+        connection = HTTPConnection("127.0.0.1", self.http_port, timeout=25)
+        connection.request(method, target)
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+        if response.headers["Content-Type"] != "application/json; charset=utf-8":
+            return response.status, body.decode()
+        return response.status, json.loads(body)
+
+    def until(self, target: str, condition: Callable[[Any], bool]) -> Any:
+        """Asks until the answer is so; pytest's timeout bounds it."""
+        while not condition(value := self.ask("GET", target)[1]):
+            pass
+        return value

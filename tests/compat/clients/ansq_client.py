@@ -100,7 +100,10 @@ async def consume(job: dict[str, Any]) -> None:
         messages: AsyncIterator[NSQMessage] = connection.messages()
     else:
         source = reader = await ansq.create_reader(
-            topic=job["topic"], channel=job["channel"], nsqd_tcp_addresses=[address]
+            topic=job["topic"],
+            channel=job["channel"],
+            nsqd_tcp_addresses=None if job["lookup"] else [address],
+            lookupd_http_addresses=[job["lookup"]] if job["lookup"] else None,
         )
         messages = reader.messages()
     say("ready")

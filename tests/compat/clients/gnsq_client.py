@@ -135,7 +135,9 @@ def consume(job: dict[str, Any]) -> None:
     consumer = gnsq.Consumer(
         job["topic"],
         job["channel"],
-        f"{job['host']}:{job['port']}",
+        [] if job["lookup"] else f"{job['host']}:{job['port']}",
+        lookupd_http_addresses=[job["lookup"]] if job["lookup"] else [],
+        lookupd_poll_interval=1,
         max_in_flight=job["max_in_flight"],
         max_tries=0,
         backoff_on_requeue=False,

@@ -97,7 +97,9 @@ function consume() {
     job.topic,
     job.channel,
     Object.assign(options(), {
-      nsqdTCPAddresses: `${job.host}:${job.port}`,
+      ...(job.lookup
+        ? {lookupdHTTPAddresses: job.lookup}
+        : {nsqdTCPAddresses: `${job.host}:${job.port}`}),
       maxInFlight: job.max_in_flight,
       lookupdPollInterval: 1, // also how often it tries to reconnect
       maxBackoffDuration: 1,
