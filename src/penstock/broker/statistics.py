@@ -44,7 +44,9 @@ class ClientStatistics(NamedTuple):
 
 
 class Client(Protocol):
-    """Who can tell about itself."""
+    """Who can tell about itself. ``published`` counts by topic, as in what it tells."""
+
+    published: dict[str, int]
 
     def statistics(self) -> ClientStatistics: ...
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.http")
 
 WRITE_HIGH_WATER = 512 * 1024
+TURN_NS = 2_000_000  # of the loop, for one client's requests
 HEAD_BYTES_MAX = 64 * 1024
 TICKS_MAX = 12  # of the door's clock, without a step forward
 LINGER_TICKS_MAX = 1  # to take an answer that ended the connection
@@ -49,7 +51,8 @@ class Connection(asyncio.Protocol):
         self.has_host = False
         self.length = 0
         self.expects = False
-        self.parts: list[bytes] = []
+        self.first = b""  # of its body; most come in one piece
+        self.more = bytearray()
         self.body_bytes = 0
         self.head_bytes = 0
         self.silent_bytes = 0  # read since the last step forward
@@ -184,11 +187,14 @@ class Connection(asyncio.Protocol):
         self._refuse_long(self.body_bytes)
         if not isinstance(coming.route, Refused):
             if self.door.take_room(size):
-                self.parts.append(body)
+                if self.first:
+                    self.more += body
+                else:
+                    self.first = body
                 return
             self.body_bytes -= size  # it got no room
             coming.route = Refused(503, "TOO_MANY_BODIES")
-        self._forget_parts()
+        self._give_room_back()
         if self.body_bytes > BODY_IGNORED_BYTES_MAX:
             self._answer_early()
 
@@ -198,8 +204,7 @@ class Connection(asyncio.Protocol):
         self.to_continue = False
         if coming is None or self.over:
             return
-        parts = self.parts
-        coming.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        coming.body = self.first + self.more if self.more else self.first
         self._forget_body()
         coming.keep = self.parser.should_keep_alive()
         self.waiting.append(coming)
@@ -231,30 +236,38 @@ class Connection(asyncio.Protocol):
             last.keep = False
 
     def _forget_body(self) -> None:
-        self._forget_parts()
+        self._give_room_back()
         self.body_bytes = 0
 
-    def _forget_parts(self) -> None:
-        if self.parts:
-            self.door.give_room_back(sum(map(len, self.parts)))
-            self.parts = []
+    def _give_room_back(self) -> None:
+        if self.first:
+            self.door.give_room_back(len(self.first) + len(self.more))
+            self.first = b""
+            if self.more:
+                self.more = bytearray()
 
     def _next(self) -> None:
-        """Carry out what can be, one at a time, and read on if nothing waits."""
+        """Carry out what can be, one at a time, and read on if nothing waits. One client's
+        thousand requests don't keep the others waiting."""
         if self.busy:
             return
         self.busy = True
-        while self.waiting and self.current is None and not self.blocked and self.transport:
+        until_ns = time.perf_counter_ns() + TURN_NS
+        more = True
+        while more and self.waiting and self.current is None and not self.blocked:
             self.current = request = self.waiting.popleft()
             self.steps += 1
             request.carry_out()
+            more = time.perf_counter_ns() < until_ns
         self.busy = False
         if self.transport is None:
             return
-        if self.current is None and not self.waiting:
-            self._read_on(self.transport)
-        elif self.waiting:
+        if self.waiting:
             self._pause_reading()
+            if not more and self.current is None:
+                self.door.call_soon(self._next)
+        elif self.current is None:
+            self._read_on(self.transport)
 
     def _read_on(self, transport: asyncio.Transport) -> None:
         if self.fault:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from email.utils import formatdate
 from functools import partial
 
@@ -70,6 +71,9 @@ class HttpServer:
 
     def find(self, method: bytes, path: bytes, *, secure: bool) -> Route | Refused:
         return self.routes.find(method, path)
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
 
     def take_room(self, size: int) -> bool:
         """Room for a piece of a body; there may be none left."""

@@ -107,6 +107,20 @@ def test_what_is_ahead_waits_without_being_read_on(rig: HttpRig) -> None:
     assert is_read(line)
 
 
+def test_a_thousand_requests_are_carried_out_a_turn_at_a_time(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.http.connection.TURN_NS", 0)
+    connection, line = rig.connect()
+    connection.data_received(get("/ping") * 3)
+    seen = [line.said.count(b"HTTP/1.1 200")]
+    for _ in range(2):
+        rig.loop.turn()
+        seen.append(line.said.count(b"HTTP/1.1 200"))
+    assert seen == [1, 2, 3]
+    assert is_read(line)
+
+
 def test_a_publish_waits_while_the_disk_is_behind(rig: HttpRig) -> None:
     rig.topic("t")
     rig.settle()

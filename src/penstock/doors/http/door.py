@@ -72,6 +72,9 @@ class HttpDoor(HttpServer):
             return Refused(403, "TLS_REQUIRED", body=body.encode())
         return super().find(method, path, secure=secure)
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.host.loop.call_soon(call)
+
     def remember_query(self, query: bytes, asked: tuple[str, int]) -> None:
         """A publisher says the same each time."""
         if len(self.publish_queries) >= QUERIES_KEPT_MAX:

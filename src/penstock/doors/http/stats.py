@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from platform import python_version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock import __version__
 from penstock.broker.statistics import (
@@ -26,10 +26,12 @@ from penstock.broker.statistics import (
     ChannelStatistics,
     Client,
     ClientStatistics,
+    Depths,
     TopicStatistics,
     channel_statistics,
     topic_statistics,
 )
+from penstock.broker.topic import Topic
 from penstock.doors.http.request import Request
 from penstock.http.answers import JSON, TEXT
 from penstock.http.parameters import FLAGS
@@ -110,86 +112,67 @@ class About(NamedTuple):
 # -- what there is
 
 
-class ClosedTopic(NamedTuple):
-    """One that is not open: what it had when it was closed, and whether that is known."""
-
-    statistics: TopicStatistics
-    channels: list[ChannelStatistics]
-    known: bool
-
-
-def closed_topic(host: Host, name: str, document: bytes) -> ClosedTopic:
-    fields = json.loads(document)
-    depths = host.topics.depths.get(name)
-    waiting = depths if depths is not None else NOTHING_WAITS
-    channels = [
-        ChannelStatistics(
-            channel,
-            depth=waiting.channels.get(channel, (0, 0))[0],
-            in_flight_count=0,
-            deferred_count=waiting.channels.get(channel, (0, 0))[1],
-            message_count=0,
-            requeue_count=0,
-            timeout_count=0,
-            client_count=0,
-            paused=fields["channels"][channel]["paused"],
-        )
-        for channel in sorted(fields["channels"])
-    ]
-    paused = fields["paused"] is not None
-    stored = fields["durability"] != "memory"
-    return ClosedTopic(
-        TopicStatistics(name, waiting.topic, 0, 0, paused, stored), channels, depths is not None
-    )
-
-
 class Entry(NamedTuple):
-    """A topic to tell of. ``closed``: it is not open, and whether its depths are known."""
+    """A topic to tell of. ``unknown``: it is not open, and its depths are not known."""
 
     statistics: TopicStatistics
     channels: Iterable[tuple[ChannelStatistics, Iterable[Client | None]]]
     unknown: bool
 
 
-def entries(host: Host, asked: Asked) -> Iterator[Entry]:
+def entries(host: Host, asked: Asked) -> Iterator[Entry | None]:
+    """None for a topic without the channel that was asked for: it took its time, too."""
     broker = host.broker
-    names = [asked.topic] if asked.topic else sorted({*broker.topics, *broker.known})
-    for name in names:
+    for name in [asked.topic] if asked.topic else sorted({*broker.topics, *broker.known}):
         topic = broker.topics.get(name)
         if topic is not None:
-            if asked.channel:
-                chosen = [asked.channel] if asked.channel in topic.channels else []
-            else:
-                chosen = sorted(topic.channels)
-            if chosen or not asked.channel:
-                open_channels = (
-                    (
-                        channel_statistics(topic, channel),
-                        [one.client for one in channel.subscribers],
-                    )
-                    for one_name in chosen
-                    if (channel := topic.channels.get(one_name)) is not None
-                )
-                yield Entry(topic_statistics(topic), open_channels, unknown=False)
+            yield _open_entry(topic, asked.channel)
         elif name in broker.known:
-            closed = closed_topic(host, name, broker.known[name])
-            channels = [one for one in closed.channels if asked.channel in ("", one.name)]
-            if channels or not asked.channel:
-                yield Entry(
-                    closed.statistics, [(one, ()) for one in channels], unknown=not closed.known
-                )
+            yield _closed_entry(host, name, asked.channel)
+
+
+def _open_entry(topic: Topic, only: str) -> Entry | None:
+    if only and only not in topic.channels:
+        return None
+    channels = (
+        (channel_statistics(topic, channel), [one.client for one in channel.subscribers])
+        for name in ([only] if only else sorted(topic.channels))
+        if (channel := topic.channels.get(name)) is not None  # it may go meanwhile
+    )
+    return Entry(topic_statistics(topic), channels, unknown=False)
+
+
+def _closed_entry(host: Host, name: str, only: str) -> Entry | None:
+    document = json.loads(host.broker.known[name])
+    started: dict[str, Any] = document["channels"]
+    if only and only not in started:
+        return None
+    depths = host.topics.depths.get(name)
+    waiting = depths or NOTHING_WAITS
+    channels = (
+        (_closed_channel(channel, waiting, paused=started[channel]["paused"]), ())
+        for channel in ([only] if only else sorted(started))
+    )
+    paused, stored = document["paused"] is not None, document["durability"] != "memory"
+    statistics = TopicStatistics(name, waiting.topic, 0, 0, paused, stored)
+    return Entry(statistics, channels, unknown=depths is None)
+
+
+def _closed_channel(name: str, waiting: Depths, *, paused: bool) -> ChannelStatistics:
+    depth, deferred = waiting.channels.get(name, (0, 0))
+    return ChannelStatistics(name, depth, 0, deferred, 0, 0, 0, 0, paused)
 
 
 def producers(host: Host, topic: str) -> Iterator[ClientStatistics]:
     """Clients that have published; with a topic, those that did so to it."""
     for clients in host.clients:
         for client in clients():
-            told = client.statistics()
-            published = told.published
+            published = {**client.published}
+            if not published:
+                continue
             if topic:
                 published = {topic: published[topic]} if topic in published else {}
-            if told.published:
-                yield told._replace(published={**published})
+            yield client.statistics()._replace(published=published)
 
 
 def memory() -> dict[str, int]:
@@ -241,18 +224,21 @@ def json_pieces(host: Host, asked: Asked, about: About) -> Iterator[str]:
     yield "}"
 
 
-def _json_list(items: Iterable[Iterable[str]]) -> Iterator[str]:
+def _json_list(items: Iterable[Iterable[str] | None]) -> Iterator[str]:
     comma = "["
     for item in items:
+        if item is None:
+            yield ""
+            continue
         yield comma
         yield from item
         comma = ","
     yield "]" if comma == "," else "[]"
 
 
-def _json_topics(host: Host, asked: Asked) -> Iterator[Iterator[str]]:
+def _json_topics(host: Host, asked: Asked) -> Iterator[Iterator[str] | None]:
     for entry in entries(host, asked):
-        yield _json_topic(entry, clients=asked.clients)
+        yield _json_topic(entry, clients=asked.clients) if entry is not None else None
 
 
 def _json_topic(entry: Entry, *, clients: bool) -> Iterator[str]:
@@ -345,6 +331,9 @@ def text_pieces(host: Host, asked: Asked, about: About) -> Iterator[str]:
             yield f"   {name:<25}\t{value}\n"
     none = True
     for entry in entries(host, asked):
+        if entry is None:
+            yield ""
+            continue
         yield ("\nTopics:" if none else "") + _text_topic(entry.statistics)
         none = False
         for channel, clients in entry.channels:
