@@ -28,7 +28,7 @@ from penstock.protocol.nsq_client import OK, encode_pub
 Metrics = dict[str, float]
 
 _MB = 1_000_000
-_READY = r"TCP: listening on (\S+):(\d+)"
+_READY = r"TCP: listening on (\S+):(\d+)\n(?:.*\n)*.*HTTP: listening on (\S+):(\d+)"
 _ANY_PORT = "127.0.0.1:0"
 
 
@@ -130,7 +130,8 @@ class OwnBroker(Broker):
         self._meter = folder / "syncs"
         new_meter(self._meter)
         self._server = self._start()
-        super().__init__(ground, self._wait_ready(), self._server.observed)
+        address, self.http_address = self._wait_ready()
+        super().__init__(ground, address, self._server.observed)
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +162,7 @@ class OwnBroker(Broker):
     def start(self) -> float:
         """Start again on the same data; seconds until a first publish was answered."""
         self._server = self._start()
-        self.address = self._wait_ready()
+        self.address, self.http_address = self._wait_ready()
         self.observed = self._server.observed
         link = open_link(self.address)
         link.sendall(encode_pub("bench_first_after_start", b"x"))
@@ -178,9 +179,9 @@ class OwnBroker(Broker):
         argv += ["--durability", self._durability]
         return ServerProcess(argv, ready=_READY, log=self._folder / "log", environment={})
 
-    def _wait_ready(self) -> Address:
+    def _wait_ready(self) -> tuple[Address, Address]:
         said = self._server.wait_ready()
-        return said[1], int(said[2])
+        return (said[1], int(said[2])), (said[3], int(said[4]))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 
 from penstock.bench.consume import ConsumeLoad, SlowConsumeLoad
+from penstock.bench.dialect import HttpLine
 from penstock.bench.fleet import Load
 from penstock.bench.ground import Broker, Ground, Metrics, OwnBroker, in_mb
 from penstock.bench.idle import IdleLoad, raise_open_files
@@ -46,9 +48,65 @@ def publish(
             body_bytes,
             messages // per_command,
         )
-        measured = broker.apply([load], note="publish")
-        metrics = measured.rates(messages) | measured.outcomes[0].latency.in_ms("ok")
-        return metrics | _memory(broker)
+        return _published(broker, load, messages)
+
+
+def publish_over_http(
+    ground: Ground,
+    *,
+    connections: int,
+    per_command: int,
+    body_bytes: int,
+    messages: int,
+    durability: str,
+) -> Metrics:
+    """/pub or /mpub on connections that are kept, each answer awaited."""
+    with ground.own_broker(durability) as broker:
+        load = PublishLoad(
+            broker.http_address,
+            (broker.topic,),
+            connections,
+            1,
+            per_command,
+            body_bytes,
+            messages // per_command,
+            HttpLine,
+        )
+        return _published(broker, load, messages)
+
+
+def _published(broker: Broker, load: PublishLoad, messages: int) -> Metrics:
+    measured = broker.apply([load], note="publish")
+    metrics = measured.rates(messages) | measured.outcomes[0].latency.in_ms("ok")
+    return metrics | _memory(broker)
+
+
+def statistics(ground: Ground, *, topics: int, channels: int, requests: int) -> Metrics:
+    """/stats of many topics and channels, one request after the other."""
+    with ground.own_broker("written") as broker:
+        link = HTTPConnection(*broker.http_address)
+        for topic in range(topics):
+            _ask(link, "POST", f"/topic/create?topic=bench_{topic}")
+            for channel in range(channels):
+                _ask(link, "POST", f"/channel/create?topic=bench_{topic}&channel={channel}")
+        cpu_ns = broker.process.cpu_ns()
+        size = max([_ask(link, "GET", "/stats?format=json") for _ in range(requests)])
+        cpu_ns = broker.process.cpu_ns() - cpu_ns
+        link.close()
+        return {
+            "broker_cpu_ms_per_request": round(cpu_ns / requests / 1e6, 2),
+            "answer_kb": round(size / 1000, 1),
+        }
+
+
+def _ask(link: HTTPConnection, method: str, path: str) -> int:
+    """How many bytes the answer has."""
+    link.request(method, path)
+    answer = link.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise BenchError(f"{method} {path} was answered {answer.status} {body[:200]!r}")
+    return len(body)
 
 
 def consume_backlog(
