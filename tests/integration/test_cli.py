@@ -111,7 +111,10 @@ def test_serve_says_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
             first = process.stdout.readline()
             listening = re.search(r"listens for NSQ clients on (127\.0\.0\.1:(\d+))\.", first)
             assert listening, first
-            rest = [process.stdout.readline() for _ in range(5)]
+            rest = [process.stdout.readline() for _ in range(7)]
+            http = re.search(r"^HTTP is spoken on (127\.0\.0\.1:\d+)\.$", rest[0])
+            assert http, rest
+            assert f"  curl -d hello 'http://{http[1]}/pub?topic=greetings'\n" in rest
             assert f"Messages are kept in file://{tmp_path}/data, durability synced.\n" in rest
             assert f"  penstock tail greetings --broker {listening[1]}\n" in rest
             penstock("pub", "greetings", "--body", "hello", "--broker", listening[1])

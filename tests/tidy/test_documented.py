@@ -11,13 +11,16 @@ import pytest
 
 import penstock
 from penstock.cli import VERBS, ExitCode
-from penstock.config import SETTINGS
+from penstock.config import SETTINGS, Settings
+from penstock.doors.http.routes import routes
 from penstock.protocol.nsq import FAILED, SETTLING
 from penstock.sdk.options import ClientOptions, ConsumerOptions, ProducerOptions
 from tests.tidy.documented import CONFIGURATION, documented
 from tests.tidy.tree import ROOT, SOURCE, modules
 
 NSQ = ROOT / "docs" / "nsq.md"
+HTTP = ROOT / "docs" / "http.md"
+NAMED = ("TOPIC", "CHANNEL")  # parameters that name something
 SDK = SOURCE / "sdk"
 SDK_PAGE = ROOT / "docs" / "sdk.md"
 CLIENT_SIDE = SOURCE / "protocol" / "nsq_client.py"  # its errors are the SDK's
@@ -75,6 +78,29 @@ def codes_in(paths: Iterable[Path]) -> set[str]:
         for path in paths
         for code in re.findall(r"[\"'](E_[A-Z_]+)\b", path.read_text("utf-8"))
     }
+
+
+def test_http_routes_and_codes_are_documented_and_exist() -> None:
+    text = HTTP.read_text("utf-8")
+    folders = {path.rpartition("/")[0] for path in re.findall(r"`(?:POST|GET) (/\w+/\w+)`", text)}
+    named = set(re.findall(r"(?:GET|POST|PUT) (/[\w/]+)", text))
+    named |= {f"{at}/{act}" for at in folders for act in re.findall(r"`(\w+)`", text)}
+    table = routes(Settings())
+    paths = {path.decode() for path in (*table.exact, *table.below)}
+    unknown = [path for path in paths if path not in named and not path.startswith("/debug/pprof/")]
+    assert unknown == []
+    codes = {
+        code
+        for path in (SOURCE / "doors" / "http", SOURCE / "http")
+        for code in re.findall(
+            r"(?:Refused\([0-9]+, |_NOT_KEPT = \([0-9]+, )\"([A-Z_]+)\"",
+            "".join(module.read_text("utf-8") for module in path.glob("*.py")),
+        )
+    }
+    codes |= {"MSG_TOO_BIG", "BODY_TOO_BIG", "INVALID_VALUE"}  # of routes
+    codes |= {f"{what}_ARG_{name}" for what in ("MISSING", "INVALID") for name in NAMED}
+    shown = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+|EXITING)`", text))
+    assert shown == codes
 
 
 def test_verbs_exist_and_are_documented() -> None:

@@ -55,27 +55,33 @@ def run(args: argparse.Namespace) -> int:
             log.info("HTTP: listening on %s", address)
         for address in server.https_addresses:
             log.info("HTTPS: listening on %s", address)
-        print(welcome(settings, server.tcp_addresses), flush=True)
+        print(welcome(settings, server.tcp_addresses, server.http_addresses), flush=True)
 
     run_broker(settings, on_listening)
     log.info("stopped")
     return ExitCode.OK
 
 
-def welcome(settings: Settings, addresses: list[Address]) -> str:
-    """Where it listens, where the data is, and two commands to try."""
-    shown = map(str, addresses)
-    host, port = addresses[0]
-    # a wildcard is an address to listen on, not one to connect to
-    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  only compared with
-    reachable = Address(own.get(host, host), port)
+def welcome(settings: Settings, tcp: list[Address], http: list[Address]) -> str:
+    """Where it listens, where the data is, and commands to try."""
+    reachable = _reachable(tcp[0])
     broker = "" if reachable == Settings().tcp_address else f" --broker {reachable}"
     command = shlex.quote(sys.argv[0]) if sys.argv[0].endswith("penstock") else "penstock"
-    return (
-        f"Penstock {__version__} listens for NSQ clients on {', '.join(shown)}.\n"
-        f"Messages are kept in {settings.storage_url}, durability {settings.durability}.\n"
-        f"\n"
-        f"Try, in another terminal:\n"
-        f"  {command} tail greetings{broker}\n"
-        f"  echo hello | {command} pub greetings{broker}"
-    )
+    lines = [f"Penstock {__version__} listens for NSQ clients on {', '.join(map(str, tcp))}."]
+    lines += [f"HTTP is spoken on {address}." for address in http]
+    lines += [
+        f"Messages are kept in {settings.storage_url}, durability {settings.durability}.",
+        "",
+        "Try, in another terminal:",
+        f"  {command} tail greetings{broker}",
+        f"  echo hello | {command} pub greetings{broker}",
+    ]
+    if http and not http[0].is_path:
+        lines.append(f"  curl -d hello 'http://{_reachable(http[0])}/pub?topic=greetings'")
+    return "\n".join(lines)
+
+
+def _reachable(address: Address) -> Address:
+    """A wildcard is an address to listen on, not one to connect to."""
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  only compared with
+    return Address(own.get(address.host, address.host), address.port)
