@@ -165,6 +165,9 @@ class Link:
                 await self._session()
             except (OSError, PeerError, OperatingError) as error:  # a TimeoutError is an OSError
                 self._failed(error)
+            except Exception:
+                # ours; as with a client's, it ends that connection and nothing else
+                log.exception("LOOKUPD(%s): this is a bug in Penstock", self._address)
             await asyncio.sleep(self._backoff.next_delay())
 
     def _failed(self, error: Exception) -> None:
@@ -288,7 +291,7 @@ class _Exchange:
         finally:
             heard.cancel()
             told.cancel()
-            await asyncio.wait((heard, told))
+            await asyncio.gather(heard, told, return_exceptions=True)
 
 
 def _some(data: bytes) -> bytes:
