@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from penstock.errors import ConfigError
 from penstock.sdk.consumer import Consumer
+from penstock.sdk.discovery import DiscoveringConsumer
 from penstock.sdk.options import (
     Address,
     ClientKeywords,
@@ -55,9 +56,13 @@ class Client:
         return producer
 
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerKeywords]) -> Consumer:
-        """Consumes one channel from all of the addresses."""
-        consumer = Consumer(
-            topic, channel, self.addresses, self.options, ConsumerOptions(**options)
+        """Consumes one channel from all of the addresses, or from the brokers that the name servers
+        given as ``lookup`` know."""
+        chosen = ConsumerOptions(**options)
+        consumer = (
+            DiscoveringConsumer(topic, channel, self.options, chosen)
+            if chosen.lookup
+            else Consumer(topic, channel, self.addresses, self.options, chosen)
         )
         self._consumers = [*(other for other in self._consumers if not other.closed), consumer]
         return consumer

@@ -10,7 +10,7 @@ and requeues after an exception, ``async for`` finishes when the next one is ask
 (``auto_finish``).
 
 Where brokers are found is not decided here: ``set_addresses`` says which ones to consume from, at
-any time, and lookup discovery calls it.
+any time, and ``discovery`` calls it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ TOUCHES_PER_TIMEOUT = 3
 
 class Consumer:
     """Made by ``Client.consumer``; use it with ``async with``."""
+
+    must_reach_one = True
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class Consumer:
             for failure in failures
             if not (isinstance(failure, OperatingError) and failure.retry)
         ]
-        if hopeless or len(failures) == len(outcomes):
+        if hopeless or (self.must_reach_one and len(failures) == len(outcomes)):
             await asyncio.gather(*(link.close() for link in list(self._links)))
             if hopeless:
                 raise hopeless[0]

@@ -8,7 +8,7 @@ everywhere in Python; only the wire counts in milliseconds.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from socket import gethostname
 from typing import Literal, NamedTuple, TypedDict
@@ -23,6 +23,7 @@ from penstock.limits import (
 )
 
 PORT = 4150
+LOOKUP_PORT = 4161
 LINGER_MAX = 1.0
 BATCH_MESSAGES = 1000
 
@@ -46,11 +47,11 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, port_default: int = PORT) -> Address:
     """``host``, ``host:port``, ``[v6]:port`` or the path of a socket."""
     if "/" in text:
         return Address(text, 0)
-    host, port = text, str(PORT)
+    host, port = text, str(port_default)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -65,9 +66,10 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def parse_addresses(texts: str | Iterable[str]) -> tuple[Address, ...]:
+def parse_addresses(texts: str | Iterable[str], port_default: int = PORT) -> tuple[Address, ...]:
     """One address or several, each once."""
-    return tuple(dict.fromkeys(map(parse_address, [texts] if isinstance(texts, str) else texts)))
+    given = [texts] if isinstance(texts, str) else texts
+    return tuple(dict.fromkeys(parse_address(text, port_default) for text in given))
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -205,6 +207,10 @@ class ConsumerOptions:
     rotate_interval: float = 5.0
     # Percent of the channel's messages to take; 0 takes all.
     sample_rate: int = 0
+    # HTTP addresses of name servers: the brokers they know are consumed from, not the client's.
+    lookup: str | Sequence[str] = ()
+    # They are asked so often (and up to 30 % less often), as NSQ's clients do it.
+    lookup_interval: float = 60.0
 
     def __post_init__(self) -> None:
         _require(self.max_in_flight >= 1, "max_in_flight must be at least 1")
@@ -221,6 +227,9 @@ class ConsumerOptions:
             0 <= self.sample_rate <= SAMPLE_RATE_PERCENT_MAX,
             f"sample_rate is from 0 (all messages) to {SAMPLE_RATE_PERCENT_MAX} percent",
         )
+        for address in parse_addresses(self.lookup, LOOKUP_PORT):
+            _require(not address.is_path, f"{address} is a path; a name server has host:port")
+        _require(self.lookup_interval > 0, "lookup_interval must be above 0 seconds")
 
 
 class ConsumerKeywords(TypedDict, total=False):
@@ -235,3 +244,5 @@ class ConsumerKeywords(TypedDict, total=False):
     drain_timeout: float
     rotate_interval: float
     sample_rate: int
+    lookup: str | Sequence[str]
+    lookup_interval: float
