@@ -140,9 +140,18 @@ def test_the_connection_stays_if_it_shall(
         assert raw.ended()
 
 
-def test_an_upgrade_that_nobody_wants_is_answered_all_the_same(raw: RawSite) -> None:
-    raw.send(request("GET /ping", headers=b"Connection: Upgrade\r\nUpgrade: h2c\r\n"))
-    assert raw.reply()[:2] == (200, b"OK")
+def test_an_upgrade_that_nobody_wants_is_answered_all_the_same(
+    raw: RawSite, shared_broker: Broker, topic: str
+) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    raw.send(
+        request("GET /ping", headers=upgrade),
+        request(f"POST /pub?topic={topic}", b"hello", headers=upgrade),
+        request(f"POST /pub?topic={topic}", b"again"),
+    )
+    for _ in range(3):
+        assert raw.reply()[:2] == (200, b"OK")
+    assert bodies_of(shared_broker, topic) == 10
 
 
 @pytest.mark.parametrize(

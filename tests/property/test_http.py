@@ -13,7 +13,11 @@ CHUNKED = (
     b"POST /mpub?topic=t HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"3;x=y\r\none\r\n1\r\n\n\r\n3\r\ntwo\r\n0\r\nX: y\r\n\r\n"
 )
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n"
 REQUESTS = [
+    get("/ping").replace(b"Host: a\r\n", b"Host: a\r\n" + UPGRADE),
+    post("/pub?topic=t", b"hello").replace(b"Host: a\r\n", UPGRADE + b"Host: a\r\n"),
+    CHUNKED.replace(b"Host: a\r\n", UPGRADE + b"Host: a\r\n"),
     get("/ping"),
     get("/nope"),
     get("/config/max_msg_size"),
@@ -30,6 +34,8 @@ REQUESTS = [
 ]
 ENDS = [
     b"",
+    b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\nwhatever",
+    post("/pub?topic=t", b"bye").replace(b"Host", b"Connection: close\r\n" + UPGRADE + b"Host"),
     b"nonsense\r\n\r\n",
     b"GET /ping HTTP/1.0\r\n\r\n",
     b"GET /ping HTTP/1.1\r\n\r\n",

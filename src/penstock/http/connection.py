@@ -35,6 +35,10 @@ TICKS_MAX = 12  # of the door's clock, without a step forward
 LINGER_TICKS_MAX = 1  # to take an answer that ended the connection
 
 
+# what says where a body ends, and whether the connection does
+_FRAMING = {b"host", b"content-length", b"transfer-encoding", b"expect"}
+
+
 class Connection(asyncio.Protocol):
     """A client and its requests."""
 
@@ -57,6 +61,8 @@ class Connection(asyncio.Protocol):
         self.head_bytes = 0
         self.silent_bytes = 0  # read since the last step forward
         self.fault = b""
+        self.framing: list[tuple[bytes, bytes]] = []
+        self.upgrade_passed_over = False
         # whole ones
         self.waiting: deque[Request] = deque()
         self.current: Request | None = None
@@ -104,21 +110,40 @@ class Connection(asyncio.Protocol):
             return
         self.steps += 1
         self.silent_bytes += len(data)
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserCallbackError:
-            raise  # ours
-        except httptools.HttpParserUpgrade:
-            # as Go does: answered as if it had not been asked for
-            self._no_more()
-        except httptools.HttpParserError as error:
-            log.debug("%s: no HTTP: %s", self.peer, error)
-            self.fault = self.fault or encode_fault(400)
+        self._parse(data)
         if self.silent_bytes > HEAD_BYTES_MAX:
             self.fault = self.fault or encode_fault(431)
         if self.fault:
             self._take_no_more()  # it is said behind the answers
         self._next()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserCallbackError:
+            raise  # ours
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.upgrade_passed_over:
+                self.upgrade_passed_over = False
+                anew = self._head_without_upgrade() + data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self._parse(anew)
+            else:
+                self._no_more()  # CONNECT, which is answered like any other method
+        except httptools.HttpParserError as error:
+            log.debug("%s: no HTTP: %s", self.peer, error)
+            self.fault = self.fault or encode_fault(400)
+
+    def _head_without_upgrade(self) -> bytes:
+        """What a body's end hangs on. The parser takes all behind an upgrade for another protocol;
+        as in Go, it is answered as if it had not been asked for."""
+        line = (
+            self.parser.get_method(),
+            b"".join(self.url),
+            self.parser.get_http_version().encode(),
+        )
+        framing = [b"%b: %b\r\n" % header for header in self.framing]
+        return b"%b %b HTTP/%b\r\n" % line + b"".join(framing) + b"\r\n"
 
     # -- the parser's calls
 
@@ -128,6 +153,7 @@ class Connection(asyncio.Protocol):
         self.url = []
         self.has_host = self.expects = False
         self.length = self.head_bytes = 0
+        self.framing = []
 
     def on_url(self, url: bytes) -> None:
         self.url.append(url)
@@ -139,6 +165,8 @@ class Connection(asyncio.Protocol):
             self.fault = self.fault or encode_fault(431)
         elif self.in_head:
             name = name.lower()
+            if name in _FRAMING or (name == b"connection" and b"close" in value.lower()):
+                self.framing.append((name, value if name in _FRAMING else b"close"))
             if name == b"host":
                 self.has_host = True
             elif name == b"content-length":
@@ -151,12 +179,16 @@ class Connection(asyncio.Protocol):
         self.silent_bytes = 0
         if self.fault or self.over:
             return
+        method = self.parser.get_method()
+        if self.parser.should_upgrade() and method != b"CONNECT":
+            self.upgrade_passed_over = True
+            return
         url = b"".join(self.url)
         if url.startswith(b"http"):
             # the form that is meant for proxies
             url = b"/" + url.partition(b"://")[2].partition(b"/")[2]
         path, _, query = url.partition(b"?")
-        coming = self.door.request(self, self.parser.get_method(), path, query)
+        coming = self.door.request(self, method, path, query)
         coming.old = self.parser.get_http_version() == "1.0"
         if not coming.old and not self.has_host:
             self.fault = encode_fault(400, "missing required Host header")
