@@ -68,14 +68,15 @@ class Server:
             self.host.start()
             await self.http.start()
             await self.nsq.start()
-            self._register(self.host)
+            self.http.register_with = self._register_with
+            self._register_with(settings.lookupd_tcp_addresses)
         except BaseException:
             engine.close()
             raise
 
-    def _register(self, host: Host) -> None:
-        """With name servers, which are not waited for."""
-        addresses = self.settings.lookupd_tcp_addresses
+    def _register_with(self, addresses: Sequence[Address]) -> None:
+        """These name servers, which are not waited for."""
+        assert self.host is not None
         node = node_of(self.settings, self.tcp_addresses[0], self.http_addresses)
         if addresses and not node.tcp_port:
             log.warning(
@@ -83,11 +84,13 @@ class Server:
                 " registers nowhere. Set broadcast_tcp_port to where clients reach it",
                 self.tcp_addresses[0],
             )
-        elif addresses:
+            return
+        if addresses and self.lookups is None:
             times = LookupTimes(channels_s=self.settings.http_client_request_timeout_ms / 1000)
-            self.lookups = Lookups(host.broker, node, addresses, times)
-            host.topics.find_channels = self.lookups.find_channels
-            self.lookups.start()
+            self.lookups = Lookups(self.host.broker, node, times)
+            self.host.topics.find_channels = self.lookups.find_channels
+        if self.lookups is not None:
+            self.lookups.register_with(addresses)
 
     @property
     def tcp_addresses(self) -> list[Address]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,27 @@ def test_penstock_lookup(tmp_path: Path) -> None:
     with NameServerProcess(tmp_path, "--inactive-producer-timeout", "1m", verb="lookup") as server:
         assert server.ask("GET", "/topics") == (200, {"topics": []})
         assert server.stop() == 0
+
+
+def test_a_broker_is_told_of_name_servers_while_it_runs(
+    name_server: NameServerProcess, start_broker: StartBroker, connect: Connect
+) -> None:
+    broker = start_broker()
+    connect(broker.port).publish("t", b"x")
+
+    def put(body: str) -> tuple[int, bytes]:
+        connection = HTTPConnection("127.0.0.1", broker.http_port, timeout=25)
+        connection.request("PUT", "/config/nsqlookupd_tcp_addresses", body)
+        response = connection.getresponse()
+        answer = response.status, response.read()
+        connection.close()
+        return answer
+
+    for wrong in ("[", "{}", "[5]", '["nowhere"]', '"a:1"', "[" * 100_000):
+        assert put(wrong) == (400, b'{"message":"INVALID_VALUE"}')
+    addresses = f'["{name_server.address}"]'
+    assert put(addresses) == (200, addresses.encode())
+    name_server.until("/topics", lambda value: value == {"topics": ["t"]})
+    assert put("[]") == (200, b"[]")
+    name_server.until("/nodes", lambda value: value == {"producers": []})
+    broker.wait_for_log(rf"INFO: LOOKUP\({name_server.address}\): removing peer$")

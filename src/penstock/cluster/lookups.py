@@ -59,25 +59,35 @@ class LookupTimes:
 class Lookups:
     """All name servers of a broker."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        node: Node,
-        addresses: Iterable[Address],
-        times: LookupTimes | None = None,
-    ) -> None:
-        times = times or LookupTimes()
-        self._links = [Link(broker, node, address, times) for address in dict.fromkeys(addresses)]
-        self._tasks: list[asyncio.Task[None]] = []
+    def __init__(self, broker: Broker, node: Node, times: LookupTimes | None = None) -> None:
+        self._broker = broker
+        self._node = node
+        self._times = times or LookupTimes()
+        self._links: dict[Address, Link] = {}
+        self._tasks: dict[Address, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._questions: set[asyncio.Task[list[str]]] = set()
         broker.on_named = self._named
 
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(link.run()) for link in self._links]
+    def register_with(self, addresses: Iterable[Address]) -> None:
+        """These name servers, and no others any more."""
+        wanted = dict.fromkeys(addresses)
+        for address in self._links.keys() - wanted:
+            log.info("LOOKUP(%s): removing peer", address)
+            del self._links[address]
+            task = self._tasks.pop(address)
+            task.cancel()
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        for address in wanted:
+            if address not in self._links:
+                link = Link(self._broker, self._node, address, self._times)
+                self._links[address] = link
+                self._tasks[address] = asyncio.create_task(link.run())
 
     async def stop(self) -> None:
         """Leave: a name server forgets whose connection ends."""
-        ending = [*self._tasks, *self._questions]
+        ending = [*self._tasks.values(), *self._leaving, *self._questions]
         for task in ending:
             task.cancel()
         if ending:
@@ -86,7 +96,7 @@ class Lookups:
     def find_channels(self, topic: str, then: Callable[[Sequence[str]], None]) -> bool:
         """Ask which channels a new topic has elsewhere, and call ``then`` with them, or with none
         once the time for it is over. False if there is nobody to ask."""
-        links = [link for link in self._links if link.can_be_asked]
+        links = [link for link in self._links.values() if link.can_be_asked]
         if not links:
             return False
 
@@ -100,7 +110,7 @@ class Lookups:
         return True
 
     def _named(self, topic: str, channel: str) -> None:
-        for link in self._links:
+        for link in self._links.values():
             link.note(topic, channel)
 
 

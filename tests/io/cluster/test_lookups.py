@@ -76,8 +76,8 @@ class Scripted:
 async def registering(
     broker: Broker, *addresses: Address, times: LookupTimes = QUICK
 ) -> AsyncIterator[Lookups]:
-    lookups = Lookups(broker, US, addresses, times)
-    lookups.start()
+    lookups = Lookups(broker, US, times)
+    lookups.register_with(addresses)
     try:
         yield lookups
     finally:
@@ -297,3 +297,27 @@ async def test_questions_end_when_the_broker_leaves() -> None:
             await one.until_names(("mine", ""))
             found = found_by(lookups, "t")
         assert await found == []
+
+
+@in_loop
+async def test_other_name_servers_while_it_runs() -> None:
+    broker = core()
+    broker.make_topic("t", 1)
+    async with (
+        lookupd() as one,
+        lookupd() as two,
+        lookupd() as three,
+        registering(broker, one.address, two.address) as lookups,
+    ):
+        await one.until_names(("t", ""))
+        await two.until_names(("t", ""))
+        (kept,) = two.registry.producers
+        lookups.register_with([two.address, three.address])
+        await one.until_names()
+        await three.until_names(("t", ""))
+        assert [*two.registry.producers] == [kept]
+        lookups.register_with([])
+        await two.until_names()
+        await three.until_names()
+        lookups.register_with([one.address])
+        await one.until_names(("t", ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.clock import Clock
 from penstock.config import Address, Settings, TlsRequired
@@ -37,6 +37,8 @@ class HttpDoor(HttpServer):
         longest = settings.max_req_timeout_ms
         self.delay_ms_max = DELAY_MAX_MS if longest is None else min(longest, DELAY_MAX_MS)
         self.tls_context: ssl.SSLContext | None = tls_context(settings)
+        # whoever wired the broker says what comes of new name servers
+        self.register_with: Callable[[Sequence[Address]], None] = _nothing
         self.publish_queries: dict[bytes, tuple[str, int]] = {}
         self.profiling = False
         self.plain: Listener | None = None
@@ -86,3 +88,7 @@ class HttpDoor(HttpServer):
         for problem in self.host.problems.values():
             return f"NOK - {problem}"
         return "OK"
+
+
+def _nothing(addresses: Sequence[Address]) -> None:
+    """There are no name servers."""

@@ -1,17 +1,18 @@
 """/config/{opt}: one setting, under nsqd's name or Penstock's, as nsqd shows its own.
 
-Numbers are numbers, durations nanoseconds, a level its number; texts are bare. Only the log's level
-can be changed while the broker runs.
+Numbers are numbers, durations nanoseconds, a level its number; texts are bare. The log's level and
+the name servers can be changed while the broker runs.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.config import SETTINGS, LogLevel, Settings
-from penstock.config.kinds import DURATION, DURATION_OR_NONE
+from penstock.config.kinds import ADDRESSES, DURATION, DURATION_OR_NONE
 from penstock.doors.http.request import Request
 from penstock.http.answers import JSON, TEXT, Refused
 
@@ -38,14 +39,34 @@ def option(request: Request) -> None:
 def _change(request: Request, name: str) -> None:
     if not request.body:
         raise Refused(413, "INVALID_VALUE")
-    if name != "log_level":
+    change = _CHANGES.get(_NSQDS.get(name, name))
+    if change is None:
         raise Refused(400, "INVALID_OPTION")
     try:
-        level = LogLevel(request.body.decode("latin-1").lower())
-    except ValueError as error:
+        change(request)
+    except (ValueError, RecursionError) as error:
         raise Refused(400, "INVALID_VALUE") from error
+
+
+def _change_log_level(request: Request) -> None:
+    level = LogLevel(request.body.decode("latin-1").lower())
     logging.getLogger().setLevel(level.standard)
     request.door.settings = replace(request.door.settings, log_level=level)
+
+
+def _change_lookups(request: Request) -> None:
+    given = json.loads(request.body)
+    if not isinstance(given, list):
+        raise ValueError("a list was expected")  # noqa: TRY004  each of these is a bad value
+    addresses = ADDRESSES.parse(given)
+    request.door.settings = replace(request.door.settings, lookupd_tcp_addresses=addresses)
+    request.door.register_with(addresses)
+
+
+_CHANGES: Mapping[str, Callable[[Request], None]] = {
+    "log_level": _change_log_level,
+    "lookupd_tcp_addresses": _change_lookups,
+}
 
 
 def show(settings: Settings, name: str) -> tuple[bytes, str] | None:
