@@ -18,6 +18,7 @@ async def resolve(address: Address) -> list[Address]:
     """All numeric addresses behind a name; the OSError if there are none. However long it takes:
     who gives up waiting leaves a thread behind, so better not ask again and again."""
     loop = asyncio.get_running_loop()
+    host = address.host or "localhost"  # as Go means it
     answered: asyncio.Future[list[Address]] = loop.create_future()
 
     def settle(found: list[Address], failure: OSError | None) -> None:
@@ -32,12 +33,12 @@ async def resolve(address: Address) -> list[Address]:
         found: list[Address] = []
         failure: OSError | None = None
         try:
-            for *_, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            for *_, place in socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM):
                 found.append(Address(str(place[0]), int(place[1])))
         except (OSError, UnicodeError) as error:
             failure = error if isinstance(error, OSError) else OSError(str(error))
         with suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
             loop.call_soon_threadsafe(settle, found, failure)
 
-    threading.Thread(target=ask, name=f"resolve {address.host}", daemon=True).start()
+    threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
     return await answered

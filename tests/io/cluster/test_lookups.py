@@ -321,3 +321,11 @@ async def test_other_name_servers_while_it_runs() -> None:
         await three.until_names()
         lookups.register_with([one.address])
         await one.until_names(("t", ""))
+
+
+@in_loop
+async def test_without_a_host_it_is_this_one() -> None:
+    broker = core()
+    broker.make_topic("t", 1)
+    async with lookupd() as one, registering(broker, Address("", one.address.port)):
+        await one.until_names(("t", ""))
