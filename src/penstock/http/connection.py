@@ -345,6 +345,9 @@ class Connection(asyncio.Protocol):
                 self._linger(transport)
             else:
                 transport.close()
+        elif self.waiting and not self.busy:
+            # not from here: whoever ends a turn goes on with its lane, which the next may delete
+            self.door.call_soon(self._next)
         else:
             self._next()
 

@@ -107,6 +107,24 @@ def test_what_is_ahead_waits_without_being_read_on(rig: HttpRig) -> None:
     assert is_read(line)
 
 
+def test_the_next_request_is_not_carried_out_inside_the_end_of_a_turn(rig: HttpRig) -> None:
+    """Whoever ends a turn goes on with its lane, which that request may delete."""
+    connection, line = rig.connect()
+    connection.data_received(post("/pub?topic=t", b"x") + post("/topic/delete?topic=t"))
+    turn = rig.host.broker.topics["t"].lanes()[0].turn
+    inside: list[bool] = []
+
+    class Last:
+        def turn_over(self) -> None:
+            inside.append("t" not in rig.host.broker.topics)
+
+    turn.waiters.append(Last())
+    rig.settle()
+    assert inside == [False]
+    assert line.said.count(b"HTTP/1.1 200") == 2
+    assert "t" not in rig.host.broker.topics
+
+
 def test_a_thousand_requests_are_carried_out_a_turn_at_a_time(
     rig: HttpRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
