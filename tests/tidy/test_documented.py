@@ -1,5 +1,6 @@
 """What users can see is documented, and what is documented exists."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ import pytest
 import penstock
 from penstock.cli import VERBS, ExitCode
 from penstock.config import SETTINGS, Settings
+from penstock.doors.http.exposition import METRICS
 from penstock.doors.http.routes import routes
 from penstock.protocol.nsq import FAILED, SETTLING
 from penstock.sdk.options import ClientOptions, ConsumerOptions, ProducerOptions
@@ -25,6 +27,8 @@ SDK = SOURCE / "sdk"
 SDK_PAGE = ROOT / "docs" / "sdk.md"
 CLIENT_SIDE = SOURCE / "protocol" / "nsq_client.py"  # its errors are the SDK's
 CLI = ROOT / "docs" / "cli.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
+DASHBOARD = ROOT / "contrib" / "grafana" / "penstock.json"
 
 # Settings that are read through a property of Settings.
 READ_AS = {"data_path": "storage_url", "storage": "storage_url"}
@@ -117,6 +121,31 @@ def test_exit_codes_are_documented() -> None:
     assert set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE)) == {
         str(code.value) for code in ExitCode
     }
+
+
+def test_metrics_are_documented_as_they_are() -> None:
+    text = OPERATIONS.read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \| (.*) \|$", text, re.MULTILINE)
+    assert rows == [tuple(metric) for metric in METRICS]
+    assert metrics_in(text) <= {metric.name for metric in METRICS}
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    board = json.loads(DASHBOARD.read_text("utf-8"))
+    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    shown_there = metrics_in("\n".join(asked))
+    assert len(asked) > len(board["panels"]) // 2
+    assert shown_there <= {metric.name for metric in METRICS}
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for variable in board["templating"]["list"]:
+        assert metrics_in(str(variable)) <= {metric.name for metric in METRICS}
+
+
+def metrics_in(text: str) -> set[str]:
+    """As a query names them: of a histogram by its parts."""
+    histograms = "|".join(metric.name for metric in METRICS if metric.kind == "histogram")
+    text = re.sub(rf"({histograms})_(bucket|sum|count)\b", r"\1", text)
+    return set(re.findall(r"\b(?:penstock|process)_[a-z_]+\b", text))
 
 
 def test_the_sdks_settings_are_documented_and_exist() -> None:

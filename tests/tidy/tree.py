@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "penstock"
 
 # Everything that people write, by folder; caches and environments are not among them.
-_WRITTEN = ("src", "tests", "bench", "fuzz", "docs", "scripts", ".ci")
+_WRITTEN = ("src", "tests", "bench", "fuzz", "docs", "contrib", "scripts", ".ci")
 _SUFFIXES = {".py", ".md", ".js", ".toml", ".json", ""}
 
 

@@ -461,6 +461,13 @@ class Settings:
     )
 
     # the process
+    metrics_label_sets_max: int = _set(
+        _PROCESS,
+        count(0),
+        2_000,
+        "Topics and channels that /metrics tells of by name; the rest is summed under one.",
+        "some 16,000 series, which a Prometheus takes in its stride",
+    )
     log_level: LogLevel = _set(
         _PROCESS,
         choice(LogLevel),

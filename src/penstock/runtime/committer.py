@@ -24,6 +24,7 @@ from penstock.clock import Clock
 from penstock.errors import DiskFull, OperatingError
 from penstock.failpoint import hit
 from penstock.protocol.block import Block
+from penstock.runtime.histogram import Histogram
 from penstock.runtime.pool import Pool
 from penstock.runtime.state import StateSaver
 from penstock.storage.port import Engine, Log
@@ -70,6 +71,7 @@ class Commit(NamedTuple):
     blocks: Sequence[Block]
     turn: Turn
     size: int
+    formed_at_ns: int
 
 
 class Committer:
@@ -100,6 +102,9 @@ class Committer:
         self.unwritten: list[Commit] = []  # to be written and synced off the loop
         self.alone_count = 0  # of commits under way by themselves
         self.together = False  # a group of commits is under way
+        self.latency = Histogram()  # from forming a commit's blocks to their durability
+        self.failed_count = 0  # commits that were not kept
+        self.sync_count = 0  # a group's is one
 
     # -- the turn
 
@@ -153,13 +158,14 @@ class Committer:
         try:
             blocks, turn, size = lane.form(now_ns)
         except OperatingError as error:
+            self.failed_count += 1
             self.on_failure(lane, error)
             lane.refuse_pending(error)
             self.step_over(writer)
             self.on_room()
             return
         writer.busy = True
-        commit = Commit(writer, blocks, turn, size)
+        commit = Commit(writer, blocks, turn, size, self.clock.monotonic_ns())
         needed = max(lane.state_needed, self.broker.commit_state_needed)
         if needed > self.state.durable:
             # a topic, a tag or a reservation that these blocks need is not safe yet
@@ -209,6 +215,7 @@ class Committer:
     def _write_alone(self, commit: Commit) -> None:
         opened, synced_each = commit.writer.log, commit.writer.synced_each
         self.alone_count += 1
+        self.sync_count += synced_each
 
         def job() -> int:
             opened.write()
@@ -234,6 +241,7 @@ class Committer:
             return
         logs = [commit.writer.log for commit in commits]
         self.together = True
+        self.sync_count += 1
 
         def job() -> Sequence[int | OperatingError]:
             outcomes = self.engine.commit(logs)
@@ -257,15 +265,17 @@ class Committer:
         self.pool.submit(job, then)
 
     def _written(self, commit: Commit, failure: Exception | None) -> None:
-        writer, blocks, turn, size = commit
+        writer, blocks, turn, size, formed_at_ns = commit
         lane = writer.lane
         writer.busy = False
         error: OperatingError | None = None
         if failure is None:
             lane.committed(blocks, size)
+            self.latency.note(self.clock.monotonic_ns() - formed_at_ns)
             if not writer.synced_each:
                 self._count_unsynced(writer, blocks)
         else:
+            self.failed_count += 1
             error = _as_operating(lane, failure)
             lane.failed(blocks, size, error, lasting=not isinstance(error, DiskFull))
             self.on_failure(lane, error)
@@ -315,6 +325,7 @@ class Committer:
     def sync_behind(self, writer: Writer) -> None:
         """Sync what is written by now, without anybody waiting for it."""
         writer.syncing = True
+        self.sync_count += 1
         writer.unsynced = 0
         writer.moved = False
         self.behind.pop(writer, None)

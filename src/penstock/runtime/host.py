@@ -19,6 +19,7 @@ from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import OperatingError
 from penstock.runtime.committer import Committer
+from penstock.runtime.histogram import Histogram
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.journals import Journals
 from penstock.runtime.pool import Pool
@@ -118,6 +119,8 @@ class Host:
         self.clients: list[Callable[[], Iterable[Client]]] = []  # of each door that has some
         self.chore_busy = False
         self.tick_handle: asyncio.TimerHandle | None = None
+        self.tick_due_ns = 0
+        self.loop_lag = Histogram()  # how late the ticks came
 
     def start(self) -> None:
         """Take up what is stored; only topics in which something may be due are opened now."""
@@ -196,6 +199,7 @@ class Host:
 
     def _tick(self) -> None:
         self.tick_handle = self.loop.call_later(TICK_S, self._tick)
+        self._note_lag()
         options = self.options
         self.committer.sync_overdue(
             options.sync_interval_ms * 1_000_000,
@@ -209,6 +213,13 @@ class Host:
         self.removals.try_again()
         self.committer.state.try_again()
         self.trouble.look_at_disk()
+
+    def _note_lag(self) -> None:
+        """A tick that comes late waited for the loop: so did everything else."""
+        now_ns = self.clock.monotonic_ns()
+        if self.tick_due_ns:
+            self.loop_lag.note(max(now_ns - self.tick_due_ns, 0))
+        self.tick_due_ns = now_ns + int(TICK_S * 1_000_000_000)
 
     def _chore_done(self, _: None, failure: Exception | None) -> None:
         self.chore_busy = False

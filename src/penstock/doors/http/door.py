@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.clock import Clock
 from penstock.config import Address, Settings, TlsRequired
+from penstock.doors.http.metrics import Metrics
 from penstock.doors.http.request import Request
 from penstock.doors.http.routes import routes
 from penstock.http.answers import Refused
@@ -41,6 +42,7 @@ class HttpDoor(HttpServer):
         self.register_with: Callable[[Sequence[Address]], None] = _nothing
         self.publish_queries: dict[bytes, tuple[str, int]] = {}
         self.profiling = False
+        self.metrics = Metrics(self, settings.metrics_label_sets_max)
         self.plain: Listener | None = None
         self.secure: Listener | None = None
 
