@@ -72,8 +72,8 @@ def stats(request: Request) -> None:
     Slices(door.host.loop, pieces, partial(_answer, request, JSON if as_json else TEXT)).go_on()
 
 
-def _answer(request: Request, content_type: str, pieces: list[str]) -> None:
-    request.answer("".join(pieces).encode(), content_type)
+def _answer(request: Request, content_type: str, slices: list[bytes]) -> None:
+    request.answer(b"".join(slices), content_type)
 
 
 class Slices:
@@ -83,20 +83,23 @@ class Slices:
         self,
         loop: asyncio.AbstractEventLoop,
         pieces: Iterator[str],
-        then: Callable[[list[str]], None],
+        then: Callable[[list[bytes]], None],
     ) -> None:
         self.loop = loop
         self.pieces = pieces
         self.then = then
-        self.made: list[str] = []
+        self.made: list[bytes] = []
 
     def go_on(self) -> None:
         until_ns = time.perf_counter_ns() + SLICE_NS
+        slice_: list[str] = []
         for piece in self.pieces:
-            self.made.append(piece)
+            slice_.append(piece)
             if time.perf_counter_ns() > until_ns:
+                self.made.append("".join(slice_).encode())
                 self.loop.call_soon(self.go_on)
                 return
+        self.made.append("".join(slice_).encode())
         self.then(self.made)
 
 

@@ -130,7 +130,7 @@ def test_sleepers_below_an_empty_mark_are_not_the_channels() -> None:
 
 def test_a_long_answer_lets_others_have_their_turn() -> None:
     loop = HandLoop(FakeClock())
-    told: list[list[str]] = []
+    told: list[list[bytes]] = []
 
     def pieces() -> Iterator[str]:
         for number in range(3):
@@ -142,4 +142,4 @@ def test_a_long_answer_lets_others_have_their_turn() -> None:
     while not told:
         loop.turn()
         turns += 1
-    assert (told, turns) == ([["0", "1", "2"]], 3)
+    assert (told, turns) == ([[b"0", b"1", b"2", b""]], 3)
