@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -264,6 +266,19 @@ def test_an_address_that_is_taken(start_broker: StartBroker, shared_broker: Brok
 def test_no_http_at_all(start_broker: StartBroker) -> None:
     broker = start_broker("--http-address=", verb="serve")
     assert "HTTP: listening" not in broker.log
+
+
+def test_a_unix_socket(start_broker: StartBroker, tmp_path: Path) -> None:
+    path = tmp_path / "http"
+    broker = start_broker(f"--http-address={path}")
+    broker.wait_for_log(f"HTTP: listening on {path}$")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(request("GET /ping", headers=b"Connection: close\r\n"))
+        with client.makefile("rb") as answer:
+            assert answer.read().endswith(b"\r\n\r\nOK")
+    assert broker.stop() == 0
+    assert not path.exists()
 
 
 def test_the_clock_of_answers_is_the_walls(raw: RawSite) -> None:

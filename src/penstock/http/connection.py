@@ -21,7 +21,7 @@ import httptools
 from penstock.http.answers import CONTINUE, Refused, encode_answer, encode_fault
 from penstock.http.request import Request
 from penstock.http.routes import BODY_IGNORED_BYTES_MAX
-from penstock.runtime.listening import peer_of
+from penstock.runtime.listening import keep_alive, peer_of
 
 if TYPE_CHECKING:
     from penstock.http.server import HttpServer
@@ -81,6 +81,7 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not asyncio's by class
         self.transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        keep_alive(transport)
         self.peer = peer_of(transport)
         self.door.connections[self] = None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import cast
 
 from penstock.clock import Clock
@@ -27,16 +26,12 @@ from penstock.protocol.lookup import (
     encode_answer,
     encode_node,
 )
-from penstock.runtime.listening import Listener, listen, peer_of
+from penstock.runtime.listening import Listener, keep_alive, listen, peer_of
 
 log = logging.getLogger("penstock.lookup")
 
 # Who has not said IDENTIFY by then is no broker.
 IDENTIFY_TIMEOUT_S = 60.0
-
-# As Go's listeners have it; three probes unanswered end a connection.
-KEEPALIVE_S = 15
-KEEPALIVE_PROBES = 3
 
 
 class LookupDoor:
@@ -91,7 +86,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport = cast("asyncio.Transport", transport)
         self._peer = peer_of(transport)
         self._door.connections[self] = None
-        _keep_alive(transport)
+        keep_alive(transport)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(self._door.identify_timeout_s, self._too_late)
         log.info("TCP: new client(%s)", self._peer)
@@ -181,18 +176,3 @@ class Connection(asyncio.Protocol):
     def end(self) -> None:
         if self.transport is not None:
             self.transport.abort()
-
-
-def _keep_alive(transport: asyncio.Transport) -> None:
-    """So that a broker whose machine is gone does not stay for ever."""
-    connected = transport.get_extra_info("socket")
-    if connected is None or connected.family == socket.AF_UNIX:
-        return
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_S),
-        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-    ):
-        if (number := getattr(socket, option, None)) is not None:
-            connected.setsockopt(socket.IPPROTO_TCP, number, value)

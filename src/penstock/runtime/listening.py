@@ -18,6 +18,9 @@ from penstock.config import Address
 from penstock.errors import OperatingError
 
 BACKLOG = 1024
+# as Go's listeners have it: three probes unanswered end a connection
+KEEPALIVE_S = 15
+KEEPALIVE_PROBES = 3
 _MAPPED = "::ffff:"  # how an IPv4 address looks on a socket that takes both
 
 
@@ -70,6 +73,21 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
     """Who is connected: IP address and port, or Go's sign for who came by a path."""
     name = transport.get_extra_info("peername")
     return f"{name[0].removeprefix(_MAPPED)}:{name[1]}" if isinstance(name, tuple) else "@"
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """So that a peer whose machine is gone does not stay for ever, as Go has it."""
+    connected = transport.get_extra_info("socket")
+    if connected is None or connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+    ):
+        if (number := getattr(socket, option, None)) is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def _refuse_if_alive(path: Path) -> None:
