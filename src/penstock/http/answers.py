@@ -8,6 +8,7 @@ from penstock.errors import PenstockError
 
 NSQ = "X-Nsq-Content-Type: nsq; version=1.0\r\n"
 TEXT = "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

@@ -1,15 +1,16 @@
 """Method and path to a handler, and how large a body it takes.
 
-A path that is not in the table is 404, a method that its path does not have 405 with the ones it
-has, and OPTIONS says the same.
+A path that is not in the table is 404, or a redirect if only a slash at its end is wrong; a method
+that its path does not have 405 with the ones it has, and OPTIONS says the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.http.answers import Refused
+from penstock.http.answers import HTML, Refused
 
 if TYPE_CHECKING:
     from penstock.http.request import Request
@@ -44,6 +45,9 @@ class Routes:
             folder, slash, name = path.rpartition(b"/")
             methods = self.below.get(folder + slash) if name else None
             if methods is None:
+                other = path[:-1] if path.endswith(b"/") else path + b"/"
+                if method in self.exact.get(other, ()):
+                    return Route(_moved_to(other))
                 return Refused(404, "NOT_FOUND")
         route = methods.get(method)
         if route is not None:
@@ -52,6 +56,17 @@ class Routes:
         if method == b"OPTIONS":
             return Route(_allowing(allowed))
         return Refused(405, "METHOD_NOT_ALLOWED", f"Allow: {allowed}\r\n")
+
+
+def _moved_to(path: bytes) -> Callable[[Request], None]:
+    def handler(request: Request) -> None:
+        place = (path + b"?" + request.query if request.query else path).decode("latin-1")
+        status, body = 308, b""
+        if request.method == b"GET":
+            status, body = 301, f'<a href="{escape(place)}">Moved Permanently</a>.\n\n'.encode()
+        request.answer(body, HTML, status, f"Location: {place}\r\n")
+
+    return handler
 
 
 def _allowing(methods: str) -> Callable[[Request], None]:
