@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE.parent))
 
 CORPUS = HERE / "corpus"
 CRASHES = HERE / "crashes"
-TARGETS = ("scan", "block", "journal", "attributes", "recovery", "layers", "identify")
+TARGETS = ("scan", "block", "journal", "attributes", "recovery", "layers", "identify", "http")
 INPUT_BYTES_MAX = 8192
 MEMORY_MB_MAX = 1024
 TIMEOUT_S = 20

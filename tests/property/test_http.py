@@ -37,6 +37,8 @@ ENDS = [
     b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\nwhatever",
     post("/pub?topic=t", b"bye").replace(b"Host", b"Connection: close\r\n" + UPGRADE + b"Host"),
     b"nonsense\r\n\r\n",
+    b"GET /ping HTTP/1.0\r\n\r\nnonsense\r\n\r\n",
+    b"GET /ping\r\nHost: a\r\n\r\n",
     b"GET /ping HTTP/1.0\r\n\r\n",
     b"GET /ping HTTP/1.1\r\n\r\n",
     post("/pub?topic=t", b"not whole")[:-1],

@@ -35,6 +35,7 @@ TICKS_MAX = 12  # of the door's clock, without a step forward
 LINGER_TICKS_MAX = 1  # to take an answer that ended the connection
 
 
+_VERSIONS = ("1.0", "1.1")
 # what says where a body ends, and whether the connection does
 _FRAMING = {b"host", b"content-length", b"transfer-encoding", b"expect"}
 
@@ -190,7 +191,11 @@ class Connection(asyncio.Protocol):
             url = b"/" + url.partition(b"://")[2].partition(b"/")[2]
         path, _, query = url.partition(b"?")
         coming = self.door.request(self, method, path, query)
-        coming.old = self.parser.get_http_version() == "1.0"
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS:
+            self.fault = encode_fault(400, f"HTTP/{version} is not spoken here")
+            return
+        coming.old = version == "1.0"
         if not coming.old and not self.has_host:
             self.fault = encode_fault(400, "missing required Host header")
             return
@@ -342,6 +347,7 @@ class Connection(asyncio.Protocol):
         if not keep:
             self.over = True
             self.waiting.clear()
+            self.fault = b""
             if self.lingering:
                 self._linger(transport)
             else:
