@@ -60,8 +60,8 @@ def metrics(request: Request) -> None:
     Slices(door.host.loop, door.metrics.pieces(), partial(_answer, request)).go_on()
 
 
-def _answer(request: Request, pieces: list[str]) -> None:
-    request.answer("".join(pieces).encode(), CONTENT_TYPE, headers="")
+def _answer(request: Request, slices: list[bytes]) -> None:
+    request.answer(b"".join(slices), CONTENT_TYPE, headers="")
 
 
 class Metrics:
