@@ -289,10 +289,10 @@ BENCHES: Sequence[Bench] = (
         {"messages": 1_000_000, "consumed": 200_000},
     ),
     Bench(
-        "restart_after_kill_of_{messages}_pub{body_bytes}B_{connections}conn",
+        "restart_after_kill_of_{messages}_pub{body_bytes}B",
         "restart after kill -9 with a log of single-PUB blocks",
         scenarios.restart_after_kill,
-        {"messages": 32_000_000, "body_bytes": 200, "connections": 1, "kills": 4},
+        {"messages": 30_000_000, "body_bytes": 200, "kills": 4},
         (at_most("restart_s", 2.0),),
         {"messages": 200_000},
     ),

@@ -149,7 +149,11 @@ class OwnBroker(Broker):
 
     def disk_bytes(self) -> int:
         """What its data take on the disk."""
-        return disk_bytes(self._folder / "data")
+        return disk_bytes(self.data_path)
+
+    @property
+    def data_path(self) -> Path:
+        return self._folder / "data"
 
     def stop(self) -> None:
         """The clean end."""

@@ -16,6 +16,7 @@ from penstock.bench.dialect import HttpLine
 from penstock.bench.fleet import Load
 from penstock.bench.ground import Broker, Ground, Metrics, OwnBroker, in_mb
 from penstock.bench.idle import IdleLoad, raise_open_files
+from penstock.bench.laid import lay_single_messages
 from penstock.bench.process import Observed
 from penstock.bench.publish import PublishLoad
 from penstock.bench.schedule import ScheduledPublishLoad
@@ -293,20 +294,22 @@ def backlog(ground: Ground, *, messages: int, body_bytes: int, consumed: int) ->
         return metrics
 
 
-def restart_after_kill(
-    ground: Ground, *, messages: int, body_bytes: int, connections: int, kills: int
-) -> Metrics:
+def restart_after_kill(ground: Ground, *, messages: int, body_bytes: int, kills: int) -> Metrics:
     """Restart with a log of single-PUB blocks, killed at several distances from its checkpoint."""
     with ground.own_broker("written") as broker:
         # What is not scanned again is decided by 64 MiB checkpoints; the kills are spread over one.
         between = min(messages // kills, 16 * 1024 * 1024 // (body_bytes + 100))
-        _fill(broker, messages - between * (kills - 1), body_bytes, connections, 1)
+        _fill(broker, 1, body_bytes, 1, 1)
+        broker.kill()
+        laid = messages - between * (kills - 1)
+        lay_single_messages(str(broker.data_path), broker.topic, laid, body_bytes)
+        broker.start()
         took_s = []
         for left in reversed(range(kills)):
             broker.kill()
             took_s.append(broker.start())
             if left:
-                _fill(broker, between, body_bytes, connections, 1)
+                _fill(broker, between, body_bytes, 1, 1)
         return {
             "log_gb": round(broker.disk_bytes() / 1e9, 3),
             "restart_s": round(max(took_s), 3),
