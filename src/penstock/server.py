@@ -30,6 +30,8 @@ from penstock.storage.registry import open_engine
 
 log = logging.getLogger("penstock.server")
 
+SETTLING_SHARE = 0.8  # of the shutdown timeout; the rest is for answers that are not taken
+
 
 class Server:
     """A broker that listens."""
@@ -110,12 +112,27 @@ class Server:
     def _tcp_port(self) -> int:
         return self.tcp_addresses[0].port
 
-    async def stop(self) -> None:
-        """Leave the name servers, let clients go, commit and close everything cleanly."""
+    def drain(self) -> None:
+        """Take no more clients and publishes, and go on serving those who consume. (Name servers
+        are not left: consumers may ask them whether it is still there.)"""
+        assert self.nsq is not None and self.http is not None
+        if not self.nsq.draining:
+            log.info("draining: no more clients and publishes are taken, consumers go on")
+        self.nsq.drain()
+        self.http.draining = True
+
+    async def stop(self, *, settle: bool = True) -> None:
+        """Leave the name servers, let consumers settle what they have, let clients go, commit and
+        close everything cleanly."""
         if self.lookups is not None:
             await self.lookups.stop()
-        doors = [door for door in (self.http, self.nsq) if door is not None]
-        await asyncio.gather(*[door.stop() for door in doors])
+        if self.nsq is not None and self.http is not None:
+            timeout_s = self.settings.shutdown_timeout_ms / 1000
+            now = asyncio.get_running_loop().time()
+            if settle:
+                self.drain()
+                await self.nsq.settle(now + SETTLING_SHARE * timeout_s)
+            await asyncio.gather(self.http.stop(now + timeout_s), self.nsq.stop(now + timeout_s))
         if self.host is not None:
             await self.host.stop()
         if self.pool is not None:

@@ -715,7 +715,7 @@ def test_a_requeue_with_a_delay_survives_kill_9(
 
 @pytest.mark.slow
 def test_a_clean_stop_keeps_everything(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+    broker = start_broker("--shutdown-timeout=500ms")  # the consumer does not settle what it has
     peer = connect(broker.port)
     peer.send(mpub("kept", [b"finished", b"in flight", b"waiting"]), dpub("kept", 500, b"deferred"))
     peer.expect_ok(2)

@@ -287,6 +287,8 @@ class Simulation:
 
     async def _stop_in_order(self) -> None:
         assert self.host is not None and self.door is not None
+        self.door.drain()
+        await self.door.settle(self.host.loop.time() + self.rng.choice((0, 1, 8)))
         await self.door.stop()
         await self.host.stop()
 

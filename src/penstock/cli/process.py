@@ -45,7 +45,11 @@ def run_broker(settings: Settings, on_listening: Callable[[Server], None]) -> No
     """Run until a signal; returns after a clean stop, raises what kept it from starting."""
     from penstock.server import Server  # noqa: PLC0415  --help and --version need no broker
 
-    _run(lambda: Server(settings), settings.event_loop, on_listening)
+    def listening(server: Server) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, server.drain)
+        on_listening(server)
+
+    _run(lambda: Server(settings), settings.event_loop, listening)
 
 
 def run_name_server(options: NameServerOptions, on_listening: Callable[[NameServer], None]) -> None:

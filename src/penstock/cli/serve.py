@@ -32,7 +32,7 @@ examples:
   penstock serve --config penstock.toml                settings from a file
   PENSTOCK_DURABILITY=written penstock serve           a setting from the environment
 
-Stop it with Ctrl-C or SIGTERM; it answers what is on its way first. `penstock config` shows the
+Stop it with Ctrl-C or SIGTERM; consumers settle what they have first. `penstock config` shows the
 settings in force, docs/configuration.md explains them.
 """
 

@@ -486,7 +486,7 @@ class Settings:
         _PROCESS,
         DURATION,
         10 * limits.SECOND_MS,
-        "How long a stop waits for what is on its way before connections are cut.",
+        "How long a stop waits for consumers and for what is on its way; then it cuts them off.",
         "supervisors send SIGKILL after 10 s or more",
     )
     verify: bool = _set(

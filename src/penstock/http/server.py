@@ -48,9 +48,9 @@ class HttpServer:
             self._tick()
         return listener
 
-    async def stop(self) -> None:
+    async def stop(self, until: float | None = None) -> None:
         """Take no more requests and answer those that are under way; who does not take the answer
-        within the shutdown timeout is cut off."""
+        until then (the loop's time), or within the shutdown timeout, is cut off."""
         self.stopping = True
         if self.ticker is not None:
             self.ticker.cancel()
@@ -59,7 +59,8 @@ class HttpServer:
         for connection in [*self.connections]:
             connection.close_in_order()
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.shutdown_timeout_s
+        if until is None:
+            until = loop.time() + self.shutdown_timeout_s
         while self.connections:
             if loop.time() >= until:
                 for connection in [*self.connections]:

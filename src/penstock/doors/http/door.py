@@ -42,6 +42,7 @@ class HttpDoor(HttpServer):
         self.register_with: Callable[[Sequence[Address]], None] = _nothing
         self.publish_queries: dict[bytes, tuple[str, int]] = {}
         self.profiling = False
+        self.draining = False  # publishes are refused
         self.metrics = Metrics(self, settings.metrics_label_sets_max)
         self.plain: Listener | None = None
         self.secure: Listener | None = None

@@ -14,7 +14,7 @@ from penstock.http.answers import JSON
 
 
 def ready(request: Request) -> None:
-    _answer(request, 503 if request.door.stopping else 200)
+    _answer(request, 503 if request.door.draining else 200)
 
 
 def live(request: Request) -> None:
@@ -26,7 +26,7 @@ def _answer(request: Request, code: int) -> None:
     problems = [
         {"concerns": name, "problem": problem} for name, problem in door.host.problems.items()
     ]
-    if door.stopping:
+    if door.draining:
         status = "draining"
     else:
         status = "degraded" if problems else "ok"

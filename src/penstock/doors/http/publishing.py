@@ -47,6 +47,8 @@ def mpub(request: Request) -> None:
 
 def _publish(request: Request, name: str, bodies: list[bytes], size: int, delay_ms: int) -> None:
     host = request.door.host
+    if request.door.draining:
+        raise Refused(*_NOT_KEPT)
     topic = host.broker.topics.get(name) or request.topic(name, Refused(*_NOT_KEPT))
     if topic is None:
         return

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.nsq")
 
+DRAINING = "the broker is draining: it takes no more messages, publish to another"
 TOPICS_KEPT_MAX = 1_000  # by a connection, for its next publish: they stay in memory, closed or not
 HANDSHAKE_TIMEOUT_NS = 5_000_000_000
 
@@ -90,6 +91,8 @@ class Connection(Wire):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.door.connections[self] = None
+        if self.door.draining:
+            self.close_in_order()  # it was on its way when the door stopped listening
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -351,10 +354,13 @@ class Connection(Wire):
         topic = self.topics.get(name)
         if topic is not None and not topic.gone:
             return topic
+        if self.door.draining and command[0] != "SUB":
+            self.fail(failed(command[0], DRAINING))
+            return None
         topic = self.host.topic(name, partial(self._opened, command))
         if topic is None:
             self._park(command)
-        else:
+        elif not self.door.draining:  # or its next publish would not come by here
             if len(self.topics) >= TOPICS_KEPT_MAX:
                 self.topics.clear()
                 self.published.clear()
@@ -502,7 +508,7 @@ class Connection(Wire):
             self.fail(failed("TOUCH", reason, raw))
 
     def on_cls(self, command: Command) -> None:
-        if self.state is not State.SUBSCRIBED or self.subscriber is None or self.channel is None:
+        if self.subscriber is None or self.channel is None or self.subscriber.closing:
             self.fail(PeerError("E_INVALID", "cannot CLS in current state"))
             return
         self.state = State.CLOSING
@@ -544,6 +550,12 @@ class Connection(Wire):
         return statistics_of(self)
 
     # -- ending
+
+    def hand_out_no_more(self) -> None:
+        """No further message, whatever RDY says; what it has, it may settle."""
+        if self.subscriber is not None and self.channel is not None:
+            self.state = State.CLOSING
+            self.channel.set_ready(self.subscriber, 0)
 
     def _dropped(self) -> None:
         """The channel is gone: so is its subscriber, as in nsqd."""

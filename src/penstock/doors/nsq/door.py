@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from penstock.broker.channel import Channel
@@ -28,6 +29,7 @@ from penstock.runtime.tlscontext import tls_context
 log = logging.getLogger("penstock.nsq")
 
 TICK_S = 0.1
+SETTLING_S = 0.005
 
 
 class NsqDoor:
@@ -59,6 +61,7 @@ class NsqDoor:
         self.due: list[tuple[int, int, Connection]] = []
         self.due_count = 0
         self.listener: Listener | None = None
+        self.draining = False
         self.ticker: asyncio.TimerHandle | None = None
         host.clients.append(lambda: [*self.connections])
 
@@ -73,10 +76,34 @@ class NsqDoor:
         assert self.listener is not None
         return self.listener.addresses
 
-    async def stop(self) -> None:
+    def drain(self) -> None:
+        """No more clients and no more publishes; those who are here go on consuming."""
+        self.draining = True
+        if self.listener is not None:
+            self.listener.close()
+        for connection in self.connections:
+            connection.topics.clear()  # so that its next publish asks for one, and is refused
+
+    async def settle(self, until: float) -> None:
+        """Hand out nothing more, and give consumers until then (the loop's time) to settle what
+        they have. Everybody else is let go at once."""
+        for connection in [*self.connections]:
+            connection.hand_out_no_more()
+            if not _in_flight([connection]):
+                connection.close_in_order()
+        in_flight = _in_flight(self.connections)
+        if in_flight:
+            log.info("waiting until consumers settle what is in flight: %d", in_flight)
+        while in_flight and self.host.loop.time() < until:
+            await asyncio.sleep(SETTLING_S)
+            in_flight = _in_flight(self.connections)
+        if in_flight:
+            log.warning("not settled in time, comes again: %d in flight", in_flight)
+
+    async def stop(self, until: float | None = None) -> None:
         """Take no more clients and commands, answer what is on its way, and let go of all.
 
-        Who does not take their answers within the shutdown timeout is cut off.
+        Who does not take their answers until then, or within the shutdown timeout, is cut off.
         """
         if self.ticker is not None:
             self.ticker.cancel()
@@ -84,7 +111,8 @@ class NsqDoor:
             self.listener.close()
         for connection in [*self.connections]:
             connection.close_in_order()
-        until = self.host.loop.time() + self.settings.shutdown_timeout_ms / 1000
+        if until is None:
+            until = self.host.loop.time() + self.settings.shutdown_timeout_ms / 1000
         while self.connections:
             if self.host.loop.time() >= until:
                 for connection in [*self.connections]:
@@ -152,3 +180,7 @@ class NsqDoor:
         if topic.ephemeral and not topic.channels:
             self.host.delete_topic(topic.name)
         self.host.wake()
+
+
+def _in_flight(connections: Iterable[Connection]) -> int:
+    return sum([one.subscriber.in_flight for one in connections if one.subscriber is not None])

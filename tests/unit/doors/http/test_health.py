@@ -31,9 +31,9 @@ def test_what_is_wrong_degrades_and_says_what_it_concerns() -> None:
         )
 
 
-def test_a_broker_that_stops_lives_and_is_not_ready() -> None:
+def test_a_broker_that_drains_lives_and_is_not_ready() -> None:
     rig = HttpRig()
-    rig.door.stopping = True
+    rig.door.draining = True
     assert health(rig, "/health/live")[0] == 200
     assert health(rig, "/health/ready")[0] == 503
     assert health(rig) == (503, {"status": "draining", "problems": []})
