@@ -117,7 +117,7 @@ class Server:
         are not left: consumers may ask them whether it is still there.)"""
         assert self.nsq is not None and self.http is not None
         if not self.nsq.draining:
-            log.info("draining: no more clients and publishes are taken, consumers go on")
+            log.info("draining: no more clients and publishes are taken")
         self.nsq.drain()
         self.http.draining = True
 
