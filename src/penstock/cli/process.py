@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.cli import ExitCode
+from penstock.cli.collector import Collector
 from penstock.config import EventLoop, Settings
 from penstock.errors import ConfigError
 
@@ -74,6 +75,8 @@ async def _serve(make: Callable[[], S], on_listening: Callable[[S], None]) -> No
         loop.add_signal_handler(number, stopping.set)
     server = make()
     await server.start()
+    collector = Collector(loop)
+    collector.start()
     try:
         on_listening(server)
         await stopping.wait()
@@ -84,6 +87,7 @@ async def _serve(make: Callable[[], S], on_listening: Callable[[S], None]) -> No
         # not before a second signal really does
         log.info("stopping; a second signal ends the process at once")
         await server.stop()
+        collector.stop()
 
 
 def on_exception(loop: AbstractEventLoop, context: dict[str, Any]) -> None:

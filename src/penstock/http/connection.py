@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
         self._forget_body()
         self.waiting.clear()
         self.current = None
+        del self.parser  # it holds our methods: nobody else would free the two
         self.door.connections.pop(self, None)
 
     def eof_received(self) -> bool:
