@@ -237,4 +237,7 @@ def _record(file: Path, rows: Sequence[Row], versions: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except PenstockError as error:
+        sys.exit(f"bench.vs: {error}")

@@ -119,6 +119,7 @@ class NatsLine:
     def feed(self, data: bytes) -> int:
         if b'"error"' in data or b"-ERR" in data:
             raise BenchError(f"NATS answered {data[:300]!r}")
+        data = _without_ping(self.link, data)
         self._lines += data.count(b"\n")
         commands, self._lines = divmod(self._lines, self._lines_per_command)
         return commands
@@ -219,7 +220,7 @@ class _Puller:
 
     def on_data(self) -> int:
         """Take in a read; how many messages it completed."""
-        self._stream += receive(self.link, _READ_BYTES_MAX)
+        self._stream = _without_ping(self.link, self._stream + receive(self.link, _READ_BYTES_MAX))
         replies = []
         end = 0
         for found in self._message.finditer(self._stream):
@@ -256,6 +257,15 @@ def _open(address: Address) -> tuple[socket.socket, bytes]:
     if answer != b"PONG\r\n":
         raise BenchError(f"NATS answered {answer!r} to PING")
     return link, inbox
+
+
+def _without_ping(link: socket.socket, data: bytes) -> bytes:
+    """The server asks a second or two into a connection whether the client lives; bodies have no
+    such line."""
+    if b"PING\r\n" not in data:
+        return data
+    link.sendall(b"PONG\r\n")
+    return data.replace(b"PING\r\n", b"")
 
 
 def _read_line(link: socket.socket) -> bytes:
